@@ -32,6 +32,7 @@ from kdist.metrics.declare import Metrics
 from kdist.protocol import versions
 from kdist.protocol.api import Api
 from kdist.protocol.schema import flexible_since
+from kdist.security import rights
 from tools.classes_page import classes_page
 from tools.page_text import doc_of, page_head, said, table
 
@@ -265,7 +266,7 @@ def errors_page() -> str:
 
 
 def protocol_page() -> str:
-    """Every implemented API, with its versions."""
+    """Every implemented API, with its versions and rights."""
     intro = (
         "The requests that kdist speaks, and in which versions: the ends of each range included.\n"
         "From the flexible version on a message is in compact form (KIP-482)."
@@ -281,7 +282,21 @@ def protocol_page() -> str:
         }
         for api in versions.TABLE
     ]
-    return "\n".join([page_head("Protocol", intro), table(rows)])
+    parts = [page_head("Protocol", intro), table(rows), "## Rights\n", RIGHTS_INTRO, rights_table()]
+    return "\n".join(parts)
+
+
+RIGHTS_INTRO = """\
+What a request needs where `authorizer.class.name` is set. What is *left out* is not said to be
+missing. A *whole* request, or an *entry* of it, is answered TOPIC_, GROUP_, CLUSTER_ or
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, by the type of what was lacking. Read, Write, Delete and
+Alter imply Describe, and AlterConfigs implies DescribeConfigs.
+"""
+
+
+def rights_table() -> str:
+    rows = [(api.name, rights.ROWS[api.name]) for api in versions.TABLE]
+    return table([{"API": name, "Needs": row.needs, "Refused": row.refusal} for name, row in rows])
 
 
 def flexible_cell(api: Api) -> str:

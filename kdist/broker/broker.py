@@ -23,10 +23,13 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import move_leaders
+from kdist.broker.disconnects import Disconnects
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
+from kdist.broker.listener_doors import Doors
 from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership, find_cluster_id, make_starting_paths
 from kdist.broker.quotas import Quotas, StoredQuotas
@@ -35,9 +38,9 @@ from kdist.broker.session_file import SessionFile
 from kdist.broker.settings.dynamic import DynamicSettings, TopicOverrides
 from kdist.broker.settings.stored import Follower, SettingsChanges
 from kdist.broker.stored_quotas import CLIENTS, USERS
-from kdist.broker.stored_security import StoredAcls, table_by
+from kdist.broker.stored_security import StoredAcls
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.security import AuthorizationSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, UserError
 from kdist.metrics.exposition import CONTENT_TYPE
@@ -109,13 +112,20 @@ class Broker:
                 * config.network.controller_quota_window_size_seconds,
             ),
         )
+        self._users = StoredUsers(context.zk, context.process.secrets)
+        self.authorizer = Authorizer(
+            config.authorization, context.process.clock, self.measures.authorization
+        )
         followers: dict[str, Sequence[Follower]] = {
             "topics": [self._overrides],
-            **{kind: [self._quotas.follower(kind)] for kind in (CLIENTS, USERS)},
+            CLIENTS: [self._quotas.follower(CLIENTS)],
+            USERS: [self._users, self._quotas.follower(USERS)],
         }
         self._changes = SettingsChanges(context.zk, context.process.clock, followers)
-        self._acls = self._make_acls(config.authorization)
+        self._acls = self._make_acls()
+        self._doors = Doors(context, self._users, self.measures)
         self._gateway = Gateway(context, self.measures.network)
+        self._disconnects = Disconnects(context.zk, context.process.clock, self._gateway.disconnect)
         self._epoch = -1
         self._vetted: str | None = None  # the content id by which replicas were judged last
         self._membership = Membership(
@@ -128,11 +138,12 @@ class Broker:
             context.process.blocking,
         )
 
-    def _make_acls(self, settings: AuthorizationSettings) -> StoredAcls | None:
+    def _make_acls(self) -> StoredAcls | None:
         """None if everybody may do everything."""
-        if settings.authorizer_class_name is None:
+        if not self.authorizer.is_on:
             return None
-        acls = StoredAcls(self.context.zk, self._process.clock, table_by(settings))
+        acls = StoredAcls(self.context.zk, self._process.clock, self.authorizer.table)
+        acls.on_change.append(self.authorizer.changed)
         self.measures.watch_acls(acls)
         return acls
 
@@ -184,14 +195,16 @@ class Broker:
         self._service = service = Service(
             context,
             self.measures,
-            Followed(self._overrides, self._quotas, self._acls),
+            Followed(self._overrides, self._quotas, self._users, self._acls),
+            self.authorizer,
             cluster_id,
-            context.config.inter_broker_listener,
+            self._doors,
             self.fail,
         )
         await self._open_logs(service.directory)
         service.wire(offsets_partitions)
-        await self._gateway.open(service.dispatch)
+        await self._gateway.open(service.handler, self._doors.tls)
+        self._doors.begin()
         self._tell("registering")
         await self._join_cluster(service)
 
@@ -225,6 +238,7 @@ class Broker:
         cluster_id = await find_cluster_id(zk, self._process.rng)
         await self._dynamic.load()
         await self._changes.load_all()
+        await self._disconnects.load_all()
         if self._acls is not None:
             await self._acls.load_all()
         try:
@@ -276,6 +290,7 @@ class Broker:
             await self._patiently(register)
             self._dynamic.watch()
             self._changes.watch()
+            self._disconnects.watch()
             if self._acls is not None:
                 self._acls.watch()
         except ZooKeeperError as error:
@@ -398,6 +413,8 @@ class Broker:
     async def _cancel_running(self) -> None:
         self._dynamic.stop()
         self._changes.stop()
+        self._doors.end()
+        self._disconnects.stop()
         if self._acls is not None:
             self._acls.stop()
         await self._process.cancel_started()

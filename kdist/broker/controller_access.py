@@ -20,6 +20,8 @@ from kdist.protocol import alter_partition, controlled_shutdown, create_topics
 from kdist.protocol.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
+from kdist.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kdist.security.subjects import Subject
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +139,18 @@ class AutoCreation:
             return Error.INVALID_TOPIC_EXCEPTION
         self._begin(name)
         return Error.LEADER_NOT_AVAILABLE
+
+    def lacks_right(self, name: str, may_create: bool, subject: Subject) -> bool:
+        """Whether an unknown topic would be created, were it not for its client's rights.
+
+        The controller is asked in the broker's name, and so cannot tell.
+        """
+        return (
+            may_create
+            and self._config().broker.auto_create_topics_enable
+            and not subject.could(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+            and not subject.may(Operation.CREATE, ResourceType.TOPIC, name)
+        )
 
     def create_offsets_topic(self) -> None:
         """Create `__consumer_offsets`, whether or not `auto.create.topics.enable` is on."""

@@ -115,7 +115,7 @@ class Crashes:
         """As `meet`, and answer the request before that unless it was. Nothing else may answer."""
         key, version, correlation_id, _ = header
         if slot.chunks is None and not ends_broker(error, key):
-            response = crash_response(self._apis[key][0], version)
+            response = error_response(self._apis[key][0], version, Error.UNKNOWN_SERVER_ERROR)
             if response is None:
                 slot.discard()
             else:
@@ -130,15 +130,15 @@ def ends_broker(error: BaseException, key: int) -> bool:
     return key in _WRITERS and not isinstance(error, PoisonousRequest)
 
 
-def crash_response(api: Api, version: int) -> Any | None:
-    """A response with UNKNOWN_SERVER_ERROR; None if this version cannot carry it (pure)."""
+def error_response(api: Api, version: int, error: Error) -> Any | None:
+    """A response with this error alone; None if this version cannot carry it (pure)."""
     fields = wire_fields(api.response)
     if not any(each.name == "error_code" and each.is_in(version) for each in fields):
         return None
     blanks = {
         each.name: _blank(each.shape) for each in fields if each.default is dataclasses.MISSING
     }
-    return api.response(**{**blanks, "error_code": Error.UNKNOWN_SERVER_ERROR})
+    return api.response(**{**blanks, "error_code": error})
 
 
 def _blank(shape: Shape) -> Any:

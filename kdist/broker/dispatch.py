@@ -3,7 +3,9 @@
 A request is first offered to the fast path that its connection last used (`fast_path/`); those of a
 client with quotas (`quotas.py`) never take one. On the general path it is decoded and
 handed to a function that answers through its `Call`, or a coroutine function that returns the
-answer (see `Routes`). `crashes.py` says what an unexpected exception from a handler costs.
+answer (see `Routes`). Before that, and before anything is charged or looked up for it, `rights.py`
+decides what of it its sender may do; the handler gets only that. `crashes.py` says what an
+unexpected exception from a handler costs.
 
 One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
 after a `holding` request wait for it, and all but other produces wait for earlier produces.
@@ -20,11 +22,12 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.crashes import DROPPED, Crashes
 from kdist.broker.fast_path import FastPaths, Registered
 from kdist.broker.handlers import api_versions
 from kdist.broker.quotas import Throttle, Throttles, Timed
-from kdist.errors import ProtocolError
+from kdist.errors import PoisonousRequest, ProtocolError
 from kdist.groups.coordinator import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
@@ -44,6 +47,9 @@ from kdist.protocol.frame import (
 from kdist.protocol.versions import TABLE
 from kdist.replication.delayed import DelayedOperations
 from kdist.runtime.clock import Clock
+from kdist.security import rights
+from kdist.security.decisions import Split
+from kdist.security.rights import decide
 from kdist.wire.primitives import Buffer
 
 _NS_PER_S = 1_000_000_000
@@ -62,6 +68,7 @@ class GeneralCall:
     """
 
     __slots__ = (
+        "_complete",
         "_dispatch",
         "_is_holding",
         "_metrics",
@@ -80,6 +87,7 @@ class GeneralCall:
         self.api_key, self.version, self.correlation_id, self.client_id = header
         self.connection = connection
         self._dispatch = dispatch
+        self._complete: Callable[[Any], Any] | None = None
         self._is_holding = False
         self._throttle: Throttle | None = None
         self._metrics = dispatch.metrics[self.api_key]
@@ -105,6 +113,8 @@ class GeneralCall:
 
     def answer(self, response: Any) -> None:
         """Send the response. None means that there is none, as for a produce with acks=0."""
+        if self._complete is not None:
+            response = self._completed(response, self._complete)
         self.response = response
         frame = self._encoded(response)
         if self._throttle is not None:
@@ -119,6 +129,39 @@ class GeneralCall:
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
+
+    # Rights
+
+    def authorize(self, request: Any) -> Any:
+        """The request, or what its sender may have of it; None if it was refused, and answered."""
+        try:
+            decision = decide(self.api_key, request, self.version, self.connection.subject)
+        except Exception as error:
+            raise PoisonousRequest("rights to a request cannot be decided") from error
+        if decision is None:
+            return request
+        if isinstance(decision, Split):
+            request, self._complete = decision
+            return request
+        self._answer_refused(decision.response)
+        return None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether something of the request was refused, or its answer is for its sender alone."""
+        return self._complete is not None
+
+    def _completed(self, response: Any, complete: Callable[[Any], Any]) -> Any:
+        """The answer to the whole request; without one, what was refused closes the connection."""
+        if response is not None:
+            return complete(response)
+        self.connection.finish_soon()
+        return None
+
+    def _answer_refused(self, response: Any) -> None:
+        if response is None:
+            self.connection.finish_soon()
+        self.answer_with_error(response)
 
     def _encoded(self, response: Any) -> SplicedBuffer | None:
         if response is None:
@@ -194,6 +237,7 @@ class Shared(NamedTuple):
     fast_paths: FastPaths
     crashes: Crashes
     throttles: Throttles
+    authorizer: Authorizer
 
 
 class Dispatch:
@@ -201,6 +245,7 @@ class Dispatch:
 
     def __init__(self, listener: str, routes: Routes, shared: Shared) -> None:
         routes.check()
+        rights.check()
         self.listener = listener
         self.now_ns = shared.clock.monotonic_ns
         self.metrics = {api.key: shared.requests[(api.name,)] for api in TABLE}
@@ -210,12 +255,15 @@ class Dispatch:
         self._flush = self._queueing.flush
         self.crashes = shared.crashes
         self._throttles = shared.throttles
+        self._authorizer = shared.authorizer
         self._quotas = shared.throttles.quotas
         self._paused: set[Connection] = set()  # since the quotas last changed
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connect(self, connection: Connection) -> None:
-        """Nothing to prepare."""
+        """Whoever authenticates peers has done so before."""
+        connection.prove()
+        connection.subject = self._authorizer.subject(connection.principal, connection.host)
 
     def on_disconnect(self, connection: Connection) -> None:
         """Cancel the connection's delayed operations; they are not answered."""
@@ -294,11 +342,13 @@ class Dispatch:
         key = header.api_key
         call = GeneralCall(header, connection, self)
         throttle: Throttle | None = None
-        if self._quotas.limits:
-            throttle = self._throttles.begin(connection.principal.name, header, request, len(frame))
-            if throttle is not None:
-                call.begin_throttle(throttle)
         try:
+            if connection.subject.is_limited:
+                request = call.authorize(request)
+                if request is None:
+                    return
+            if self._quotas.limits:
+                throttle = self._begin_throttle(call, header, request, len(frame))
             if key in self._routes.direct:
                 is_held = throttle is not None and throttle.is_held
                 (self._routes.held if is_held else self._routes.direct[key])(request, call)
@@ -309,11 +359,19 @@ class Dispatch:
             if key in self._routes.holding:
                 call.begin_hold()
             path = self._fast_paths.get(key)
-            if path is not None and throttle is None:
-                scope = connection.principal, self.listener
+            if path is not None and throttle is None and not call.is_split:
+                scope = connection.subject, self.listener
                 connection.context = path.register(frame, header, request, call.response, scope)
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             call.crash(error)
+
+    def _begin_throttle(
+        self, call: GeneralCall, header: RequestHeader, request: Any, size: int
+    ) -> Throttle | None:
+        throttle = self._throttles.begin(header, request, size, call.connection.subject)
+        if throttle is not None:
+            call.begin_throttle(throttle)
+        return throttle
 
     def pause(self, connection: Connection, seconds: float) -> None:
         """Take no requests from a connection for so long, or until the quotas change."""

@@ -15,6 +15,8 @@ client then starts over with a full fetch, as it does when its session was evict
 Since version 13 a client names topics by their ids, and a session has either ids or names. An id
 that no topic has here is kept, since the broker may learn of it later.
 
+A session is its subject's: to others it does not exist, whatever they guess.
+
 The number of sessions is limited. At the limit a new one evicts the least recently used, if that
 was idle for two minutes; else the smallest one older than two minutes, if it is smaller than the
 new one. A follower's session counts as larger than any consumer's, and evicts those of any age.
@@ -41,6 +43,7 @@ from kdist.protocol.fetch import (
 from kdist.replication.delayed import DelayedOperation, Growth
 from kdist.replication.partition import Partition
 from kdist.runtime.clock import Clock
+from kdist.security.subjects import ANYBODY, Subject
 
 EVICTION_MS = 120_000  # Kafka's, and no setting there either
 
@@ -193,16 +196,22 @@ class FetchSession:
         "id",
         "is_old",
         "is_privileged",
+        "owner",
         "partitions",
         "rank",
+        "rights_version",
         "used_ms",
         "uses_ids",
         "watchers",
     )
     dependents = ()
 
-    def __init__(self, id_: int, now_ms: int, *, uses_ids: bool, is_privileged: bool) -> None:
+    def __init__(
+        self, id_: int, now_ms: int, owner: Subject, *, uses_ids: bool, is_privileged: bool
+    ) -> None:
         self.id = id_
+        self.owner = owner
+        self.rights_version = owner.rights_version
         self.uses_ids = uses_ids
         self.epoch = 1
         self.is_privileged = is_privileged
@@ -233,6 +242,12 @@ class FetchSession:
     def clean(self, cached: CachedPartition) -> None:
         """Nothing is new about it until it changes."""
         self.dirty.pop(cached, None)
+
+    def note_rights(self) -> None:
+        """Read all partitions anew if what its owner may read has changed."""
+        if self.rights_version != self.owner.rights_version:
+            self.rights_version = self.owner.rights_version
+            self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def select(self, results: Results) -> Results:
         """Those with something new. Partitions that got records are served last the next time."""
@@ -267,6 +282,7 @@ class FetchContext(NamedTuple):
     is_wanted: bool = False
     uses_ids: bool = False
     is_follower: bool = False
+    owner: Subject = ANYBODY
 
 
 class FetchSessions:
@@ -296,23 +312,25 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, version: int) -> FetchContext:
-        """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
-        FETCH_SESSION_TOPIC_ID_ERROR.
+    def open(self, request: FetchRequest, version: int, owner: Subject) -> FetchContext:
+        """What a request of `owner` fetches. ApiError FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
 
         Requests before version 7 are decoded with epoch -1.
         """
         epoch, uses_ids = request.session_epoch, version >= VERSION_OF_TOPIC_IDS
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
-            self._remove(request.session_id)
+            if self.get(request.session_id, owner) is not None:
+                self._remove(request.session_id)
             named = dict(_partitions_of(request, uses_ids))  # without duplicates
             return FetchContext(
                 [CachedPartition.of(name, asked, self.name_of) for name, asked in named.items()],
                 is_wanted=epoch == _INITIAL_EPOCH,
                 uses_ids=uses_ids,
                 is_follower=request.follower_id >= 0,
+                owner=owner,
             )
-        session = self._sessions.get(request.session_id)
+        session = self.get(request.session_id, owner)
         if session is None:
             raise ApiError(Error.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -327,9 +345,10 @@ class FetchSessions:
         self._touch(session)
         return FetchContext([], session, session.epoch)
 
-    def get(self, session_id: int) -> FetchSession | None:
-        """The session, if it still exists. This does not count as use."""
-        return self._sessions.get(session_id)
+    def get(self, session_id: int, owner: Subject) -> FetchSession | None:
+        """The owner's session, if it still exists. This does not count as use."""
+        session = self._sessions.get(session_id)
+        return session if session is not None and session.owner is owner else None
 
     def only_partition(self, session_id: int) -> CachedPartition | None:
         """The partition of a session that has exactly one."""
@@ -372,6 +391,7 @@ class FetchSessions:
         session = FetchSession(
             id_,
             self._clock.now_ms(),
+            context.owner,
             uses_ids=context.uses_ids,
             is_privileged=context.is_follower,
         )

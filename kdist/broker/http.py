@@ -3,11 +3,14 @@
 GET and HEAD, one request per connection, without a body. A head of more than 8 KiB gets status 431.
 Of 33 concurrent connections one is closed, of the address that has most, and so is any after 5 s,
 however slow its peer is: peers that keep connections open for nothing must not blind a scraper.
+
+With a token, a request must have it as `Authorization: Bearer <token>`, for any path: else 401.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -19,6 +22,7 @@ LASTING_S_MAX = 5.0
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -41,14 +45,26 @@ Pages = dict[str, Callable[[], Page]]
 class HttpPages:
     """All connections. Owner: the broker. `make` is the network's protocol factory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pages: Pages) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pages: Pages, token: bytes | None = None
+    ) -> None:
         self.loop = loop
         self.pages = pages
+        self._token = token
         self.connections: dict[HttpConnection, None] = {}  # the oldest first
 
     def make(self) -> asyncio.BufferedProtocol:
         """The protocol for a new connection."""
         return HttpConnection(self)
+
+    def knows(self, head: bytes) -> bool:
+        """Whether a request's head has the token, if one is needed."""
+        if self._token is None:
+            return True
+        fields = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        given = (value for name, _, value in fields if name.strip().lower() == b"authorization")
+        scheme, _, token = next(given, b"").strip().partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
 
     def admit(self, connection: HttpConnection) -> None:
         """Add a connection, and close another if they are too many.
@@ -104,17 +120,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._size += nbytes
         head, end, _ = bytes(self._space[: self._size]).partition(b"\r\n\r\n")
         if end:
-            self._answer(head.partition(b"\r\n")[0])
+            self._answer(head)
         elif self._size == HEAD_BYTES_MAX:
             self._send(_sentence(431), is_head=False)
 
-    def _answer(self, request_line: bytes) -> None:
-        method, _, rest = request_line.partition(b" ")
+    def _answer(self, request_head: bytes) -> None:
+        method, _, rest = request_head.partition(b"\r\n")[0].partition(b" ")
         path, _, protocol = rest.partition(b" ")
         if not protocol.startswith(b"HTTP/1."):
             self._send(_sentence(400), is_head=False)
         elif method not in (b"GET", b"HEAD"):
             self._send(_sentence(405), is_head=False)
+        elif not self._around.knows(request_head):
+            self._send(_sentence(401), is_head=method == b"HEAD")
         else:
             make = self._around.pages.get(path.partition(b"?")[0].decode("latin-1"))
             self._send(make() if make else _sentence(404), is_head=method == b"HEAD")
@@ -125,7 +143,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\n"
             f"Content-Type: {page.content_type}\r\n"
             f"Content-Length: {len(page.body)}\r\n"
-            "Connection: close\r\n\r\n"
+            + ("WWW-Authenticate: Bearer\r\n" if page.status == 401 else "")
+            + "Connection: close\r\n\r\n"
         )
         self._transport.write(head.encode("ascii") + (b"" if is_head else page.body))
         self._transport.close()

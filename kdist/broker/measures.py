@@ -23,11 +23,14 @@ from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.lag import GroupLags, WorstLags
 from kdist.metrics.broker import (
     AclMetrics,
+    AuthenticationMetrics,
+    AuthorizationMetrics,
     BrokerMetrics,
     BuildMetrics,
     NetworkMetrics,
     QuotaMetrics,
     RequestMetrics,
+    TlsMetrics,
 )
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
@@ -74,8 +77,11 @@ class Measures:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
         self.quotas = Family(QuotaMetrics, "user", "client", "quota")
+        self.authorization = Family(AuthorizationMetrics, "operation", "resource")
         self.build = Family(BuildMetrics, "version", "release", "settings", "unit")
         self.network = NetworkMetrics()
+        self.tls = Family(TlsMetrics, "listener")
+        self.proofs = Family(AuthenticationMetrics, "listener", "mechanism")
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
         self.lags = Family(GroupLagMetrics, "group", "topic")
@@ -85,7 +91,10 @@ class Measures:
         self.cleaner = CleanerMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
+        self.exposition.add_family(self.proofs)
+        self.exposition.add_family(self.tls)
         self.exposition.add_family(self.quotas)
+        self.exposition.add_family(self.authorization)
         self.exposition.add_family(self.build)
         self.exposition.add_family(self.lags)
         self.exposition.add_family(self.retention)

@@ -43,6 +43,8 @@ from kdist.protocol import fetch, list_offsets, offset_for_leader_epoch, produce
 from kdist.protocol.frame import RequestHeader
 from kdist.protocol.versions import api_for
 from kdist.runtime.clock import Clock
+from kdist.security.acls import CLUSTER_NAME, Operation, ResourceType
+from kdist.security.subjects import Subject
 from kdist.zk.client import ZooKeeper
 from kdist.zk.znodes import DEFAULT_ENTITY
 
@@ -518,19 +520,25 @@ class Throttles:
         self.quotas = quotas
         self._is_broker = is_broker
 
-    def begin(self, user: str, header: RequestHeader, request: Any, size: int) -> Throttle | None:
+    def begin(
+        self, header: RequestHeader, request: Any, size: int, subject: Subject
+    ) -> Throttle | None:
         """Charge a request of that many bytes; None if it costs its client nothing."""
-        who = user, header.client_id
+        who = subject.principal.name, header.client_id
         account = self.quotas.account(*who)
-        if account is None or self._is_free(header.api_key, request):
+        if account is None or self._is_free(header.api_key, request, subject):
             return None
         throttle = Throttle(self.quotas, who, header.api_key)
         throttle.begin(header.api_version, request, size, account)
         return throttle
 
-    def _is_free(self, key: int, request: Any) -> bool:
+    def _is_free(self, key: int, request: Any, subject: Subject) -> bool:
         """Whether only brokers send it: they must not wait for each other."""
         if api_for(key).is_between_brokers:
             return True
         follower_id = _FOLLOWER_ID.get(key)
-        return follower_id is not None and self._is_broker(follower_id(request))
+        return (
+            follower_id is not None
+            and self._is_broker(follower_id(request))
+            and subject.could(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
+from kdist.broker import authentication
 from kdist.broker.dispatch import DirectHandler, GeneralCall, Routes, WaitingHandler
 from kdist.broker.handlers import (
     api_versions,
@@ -25,6 +26,7 @@ from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol.versions import TABLE
 from kdist.replication.replicas import Replicas
@@ -48,6 +50,7 @@ _CHANGING = (
     "AlterClientQuotas",
     "CreateAcls",
     "DeleteAcls",
+    "AlterUserScramCredentials",
 )
 _LONG = ("ListOffsets", "ListGroups", "DescribeGroups")
 
@@ -66,6 +69,7 @@ class Handlers(NamedTuple):
     configs: ConfigsHandler
     client_quotas: ClientQuotasHandler
     acls: AclsHandler
+    scram_users: ScramUsersHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -103,10 +107,11 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
         "AlterReplicaLogDirs": lambda asked, call: call.answer(
             log_dirs.alter(asked, to.replicas.directory)
         ),
-        "DescribeAcls": lambda asked, call: call.answer_with_error(to.acls.describe(asked)),
+        "SaslHandshake": authentication.handshake,
+        "SaslAuthenticate": authentication.authenticate,
         "ApiVersions": lambda asked, call: call.answer_with_error(
             api_versions.answer(
-                asked, call.version, to_brokers=to.control.is_for_brokers(call.listener)
+                asked, call.version, to_brokers=to.control.admission.lists(call.listener)
             )
         ),
     }
@@ -114,7 +119,9 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
 
 def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
     return {
-        "Metadata": lambda asked, call: to.metadata.answer(asked, call.version, call.listener),
+        "Metadata": lambda asked, call: to.metadata.answer(
+            asked, call.version, call.listener, call.connection.subject
+        ),
         "LeaderAndIsr": to.control.leader_and_isr,
         "StopReplica": to.control.stop_replica,
         "UpdateMetadata": to.control.update_metadata,
@@ -129,6 +136,7 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterPartitionReassignments": lambda asked, _call: to.commands.reassign(asked),
         "ListPartitionReassignments": lambda asked, _call: to.commands.list_reassignments(asked),
         "DeleteRecords": lambda asked, _call: delete_records.answer(asked, to.replicas),
+        "DescribeAcls": lambda asked, _call: to.acls.describe(asked),
         "CreateAcls": lambda asked, call: to.acls.create(asked, _who(call)),
         "DeleteAcls": lambda asked, call: to.acls.delete(asked, _who(call)),
         "DescribeConfigs": lambda asked, _call: to.configs.describe(asked),
@@ -136,6 +144,12 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "IncrementalAlterConfigs": lambda asked, _call: to.configs.change(asked),
         "DescribeClientQuotas": lambda asked, _call: to.client_quotas.describe(asked),
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
+        "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
+        "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
+            asked,
+            call.listener,
+            f"{call.connection.subject.principal.name} of {call.connection.peer}",
+        ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }
 

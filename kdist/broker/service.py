@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
+from kdist.broker.authentication import GateShared
+from kdist.broker.authorization import Authorizer
 from kdist.broker.context import BrokerContext
 from kdist.broker.controller_access import AutoCreation, ControllerAccess
 from kdist.broker.crashes import Crashes
@@ -22,11 +24,13 @@ from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.handlers.client_quotas import ClientQuotasHandler
 from kdist.broker.handlers.commands import CommandsHandler
 from kdist.broker.handlers.configs import ConfigsHandler, Loggers
-from kdist.broker.handlers.control import ControlHandler
+from kdist.broker.handlers.control import Admission, ControlHandler
 from kdist.broker.handlers.fetch import FetchHandler
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.handlers.metadata import MetadataHandler
 from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.scram_users import ScramUsersHandler
+from kdist.broker.listener_doors import Doors
 from kdist.broker.measures import (
     Collector,
     LaggingGroups,
@@ -44,6 +48,7 @@ from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.stored_quotas import entity_of
 from kdist.broker.stored_security import StoredAcls
+from kdist.broker.stored_users import StoredUsers
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.replication import RACK_AWARE
 from kdist.controller.controller import Controller
@@ -54,6 +59,7 @@ from kdist.groups.context import GroupsContext
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
+from kdist.network.connection import Handler
 from kdist.network.network import FETCHER_PATIENCE
 from kdist.protocol import fetch, produce
 from kdist.replication.alter_partition_manager import AlterPartitionManager
@@ -78,6 +84,7 @@ class Followed(NamedTuple):
 
     overrides: TopicOverrides
     quotas: StoredQuotas
+    users: StoredUsers
     acls: StoredAcls | None
 
 
@@ -89,25 +96,27 @@ class Service:
         context: BrokerContext,
         measures: Measures,
         followed: Followed,
+        authorizer: Authorizer,
         cluster_id: str,
-        listener: str,
+        doors: Doors,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Locks the log directory; the caller opens its logs next. Raises `UserError`.
-
-        `listener` is the inter-broker listener.
-        """
+        """Locks the log directory; the caller opens its logs next. Raises `UserError`."""
         self._context = context
         self._process = context.process
         self._measures = measures
-        self._overrides, self._quotas, self._acls = followed
+        self._overrides, self._quotas, self._users, self._acls = followed
+        self._authorizer = authorizer
         self._dynamic = self._overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
-        self._listener = listener
+        self._doors = doors
+        self._listener = listener = context.config.inter_broker_listener
+        self._security = doors.security_of_brokers()
         self._id = context.config.broker.id
         self.cache = MetadataCache()
         self.registered = asyncio.Event()  # set once the broker's epoch is known
+        self._admission = Admission.of(context.config, self.registered)
         self.directory = self._open_directory()
         measures.watch(self.directory)
         self._tick = context.network.tick
@@ -186,6 +195,7 @@ class Service:
             *(f"broker-{self._id}-fetcher", self._context.version),
             *(timeout_ms, min(timeout_ms, 10_000)),
             patience=FETCHER_PATIENCE,
+            security=self._security,
         )
         return await Client.connect(self._context.network, host, port, settings)
 
@@ -214,7 +224,8 @@ class Service:
         """A connection to another broker, or to this one."""
         timeout_ms = self._context.config.broker.controller_socket_timeout_ms
         settings = ClientSettings(
-            f"broker-{self._id}", self._context.version, timeout_ms, min(timeout_ms, 10_000)
+            *(f"broker-{self._id}", self._context.version, timeout_ms, min(timeout_ms, 10_000)),
+            security=self._security,
         )
         return await Client.connect(self._context.network, host, port, settings)
 
@@ -263,7 +274,10 @@ class Service:
             fast_paths=FastPaths(paths, produces),
             crashes=crashes,
             throttles=Throttles(self._quotas.quotas, lambda id_: id_ in self.cache.brokers),
+            authorizer=self._authorizer,
         )
+        self._authorizer.topic_of = self.cache.name_of
+        self._authorizer.on_change.append(self._shared.fast_paths.forget)
         self._tick_hooks = (produces.end_tick, fetches.end_tick)
         for hook in self._tick_hooks:
             self._tick.at_end(hook)
@@ -316,12 +330,15 @@ class Service:
                 self._overrides,
                 self.controller,
                 producer_ids,
-                self.registered,
+                self._admission,
                 self._on_metadata_update,
             ),
             configs=ConfigsHandler(stored, resources, loggers, self.cache.loaded),
             client_quotas=ClientQuotasHandler(context.zk, stored),
             acls=AclsHandler(self._acls),
+            scram_users=ScramUsersHandler(
+                *(context.zk, stored, lambda: self.controller.is_active, self._may_carry_secrets)
+            ),
         )
 
     async def _reload_settings(self, owner: Owner) -> None:
@@ -330,8 +347,15 @@ class Service:
             await self._overrides.reload(*owner.names)
         elif (entity := entity_of(owner.path)) is not None:
             await self._quotas.reload(entity)
+            if owner.row is znodes.USER_SETTINGS:
+                await self._users.reload_user(*owner.names)
         else:
             await self._dynamic.load()
+
+    def _may_carry_secrets(self, listener: str) -> bool:
+        config = self._context.config
+        is_encrypted = config.listener(listener).tls is not None
+        return is_encrypted or config.authentication.scram_alter_over_clear_enable
 
     def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
         if (alive := self.cache.brokers.keys()) != self._alive:
@@ -346,11 +370,14 @@ class Service:
         if topic is not None:
             self.coordinator.use_partitions(len(topic.partitions))
 
-    def dispatch(self, listener: str) -> Dispatch:
+    def handler(self, listener: str) -> Handler:
         """The handler of a listener's connections."""
         dispatch = Dispatch(listener, self._routes, self._shared)
         self._dispatches.append(dispatch)
-        return dispatch
+        measures, shared = self._measures, self._shared
+        gates = GateShared(shared.clock, shared.crashes, measures.proofs)
+        is_for_brokers = self._admission.lists(listener)
+        return self._doors.before(listener, dispatch, gates, is_for_brokers=is_for_brokers)
 
     def end_pauses(self) -> None:
         """The quotas have changed: each client's next request is charged by the new ones."""

@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from kdist.broker.change_follower import ChangeFollower
 from kdist.broker.membership import make_paths
-from kdist.config.security import AuthorizationSettings
-from kdist.errors import ApiError, Error, UserError
+from kdist.errors import ApiError, Error
 from kdist.runtime.clock import Clock
 from kdist.security.acls import Acl, AclTable, Pattern, PatternType
-from kdist.security.principals import parse_super_users
 from kdist.zk import znodes
 from kdist.zk.acl_values import AclChange, ExtendedAclChange, StoredAclEntries
 from kdist.zk.client import Create, Delete, Operation, Set, Znode, ZooKeeper
@@ -31,15 +29,6 @@ Acls = frozenset[Acl]
 Plan = Callable[[Acls], Acls]
 
 _READS_AT_ONCE = 200
-
-
-def table_by(settings: AuthorizationSettings) -> AclTable:
-    """An empty table; `UserError` for super users that are none."""
-    try:
-        super_users = parse_super_users(settings.super_users)
-    except ValueError as error:
-        raise UserError(f"super.users: {error}") from error
-    return AclTable(super_users, settings.allow_everyone_if_no_acl_found)
 
 
 class Store(NamedTuple):
@@ -139,11 +128,13 @@ class _AclFollower(ChangeFollower):
     """Of one kind of patterns."""
 
     noun = "ACLs"
+    at_once = _READS_AT_ONCE
 
     def __init__(self, zk: ZooKeeper, clock: Clock, kind: PatternType, acls: StoredAcls) -> None:
         super().__init__(zk, clock, _STORES[kind].changes.path())
         self._kind = kind
         self._acls = acls
+        self._noted: set[Pattern] = set()
 
     async def _load_all(self) -> None:
         await self._acls.reload_kind(self._kind)
@@ -154,7 +145,11 @@ class _AclFollower(ChangeFollower):
     async def _reload(self, path: str, data: bytes) -> None:
         pattern = _STORES[self._kind].changed(path, data).pattern
         if pattern.type in znodes.ACL_TYPES and pattern.kind is self._kind:
-            await self._acls.reload((pattern,))
+            self._noted.add(pattern)
+
+    async def _reload_noted(self) -> None:
+        noted, self._noted = self._noted, set()
+        await self._acls.reload(noted)
 
 
 # For whoever has no broker

@@ -15,16 +15,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.consumer.opening import Opening, open_fetched
-from kdist.client.settings import check_text
+from kdist.client.security import SecurityKeywords, SecuritySettings, client_security
+from kdist.client.settings import check_text, read_settings
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.network import CLIENT_PATIENCE, NEXT_ADDRESS_S, AsyncioNetwork, Patience
+from kdist.network.tls import ClientTls, TlsTransport
 from kdist.protocol import fetch, list_offsets
 from kdist.protocol.fetch import FetchPartition, FetchTopic
 from kdist.protocol.list_offsets import (
@@ -175,9 +177,9 @@ class OutOfRange(ApiError):
 class SimpleConsumer:
     """Fetches from the broker at `host` and `port`. `close` it, or use it in a `with` block.
 
-    `buffer_bytes` is the size of the socket's receive buffer. Its methods raise `ApiError`:
-    NETWORK_EXCEPTION if the broker cannot be reached, REQUEST_TIMED_OUT after `socket_timeout_ms`,
-    or the error that the broker returns.
+    `buffer_bytes` is the size of the socket's receive buffer, `security` as for other clients. Its
+    methods raise `ApiError`: NETWORK_EXCEPTION if the broker cannot be reached, REQUEST_TIMED_OUT
+    after `socket_timeout_ms`, or the error that the broker returns.
     """
 
     def __init__(
@@ -187,16 +189,19 @@ class SimpleConsumer:
         socket_timeout_ms: int = SOCKET_TIMEOUT_MS,
         buffer_bytes: int = BUFFER_BYTES,
         client_id: str = "kdist-simple",
+        **security: Unpack[SecurityKeywords],
     ) -> None:
         if not isinstance(client_id, str):
             raise WrongType(f"client_id is {client_id!r}, and must be text")
         check_text("client_id", client_id)
+        found, _ = read_settings(SecuritySettings, security, "a simple consumer")
         self.host = host
         self.port = port
         self._settings = ClientSettings(
             client_id,
             request_timeout_ms=socket_timeout_ms,
             connect_timeout_ms=socket_timeout_ms,
+            security=client_security(found),
         )
         self._background = BackgroundLoop("kdist-simple-consumer")
         self._network = _Network(self._background.loop, buffer_bytes)
@@ -373,10 +378,15 @@ class _Network(AsyncioNetwork):
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - as long as the kernel waits
+        tls: ClientTls | None = None,
     ) -> P:
-        transport, protocol = await self.loop.create_connection(
-            make, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
+        protocol = make()
+        encrypting = tls and TlsTransport(protocol, tls, self.tick, self.loop, host)
+        transport, _ = await self.loop.create_connection(
+            lambda: encrypting or protocol, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
         )
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+        if encrypting:
+            await encrypting.ready()
         return protocol

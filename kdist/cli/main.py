@@ -58,6 +58,8 @@ _COMMANDS = {
         "kdist.cli.configs:configs",
         "Show and alter settings of topics and brokers in a running cluster.",
     ),
+    "users": ("kdist.cli.users:users", "List, create and delete users who log in by SCRAM."),
+    "acls": ("kdist.cli.acls:acls", "List, add and remove ACLs: who may do what."),
     "cluster": (
         "kdist.cli.cluster:cluster",
         "Describe the cluster, its health, its disks.",

@@ -61,6 +61,12 @@ class Outcome(NamedTuple):
 
 
 Outcomes = Mapping[TopicPartition, Outcome]
+REFUSALS = (
+    Error.SASL_AUTHENTICATION_FAILED,
+    Error.UNSUPPORTED_SASL_MECHANISM,
+    Error.ILLEGAL_SASL_STATE,
+)
+"""What a broker says who does not let a client in: all others would, too."""
 _LEADERLESS = Outcome(Error.LEADER_NOT_AVAILABLE.code)
 
 
@@ -268,6 +274,9 @@ class Cluster:
             return found.answer
         if not found:
             raise NoBroker("no broker is known: with zk_connect, call `start` first")
+        for error in found.values():
+            if error.error in REFUSALS:
+                raise error
         tried = "; ".join(f"{each} ({why_not(error, each)})" for each, error in found.items())
         why = f"no broker answers at {tried}"
         if self._answered is not None:  # else whoever asks is the first to hear of it

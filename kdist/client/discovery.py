@@ -17,14 +17,19 @@ def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
     return parse_addresses(",".join(servers)) if servers else ()
 
 
-async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
-    """The given or registered addresses; `UserError` also if no broker is registered."""
+async def find_brokers(
+    servers: Sequence[str], zk_connect: str, protocol: str = "PLAINTEXT"
+) -> Sequence[Address]:
+    """The given or registered addresses; `UserError` also if no broker is registered.
+
+    `protocol` is that of the listeners to find, as `security_protocol`.
+    """
     known = given_brokers(servers, zk_connect)
     if known:
         return known
     from kdist.client.zookeeper_session import registered_brokers  # here, as kazoo loads slowly
 
-    found = await registered_brokers(zk_connect)
+    found = await registered_brokers(zk_connect, protocol)
     if not found:
-        raise UserError(f"no broker with a PLAINTEXT listener is registered at {zk_connect}")
+        raise UserError(f"no broker with a {protocol} listener is registered at {zk_connect}")
     return found

@@ -61,12 +61,17 @@ SETTINGS = _read("""
         Python's logging has what clients say, under kdist
     compression_level sticky_partitioning_linger_ms enable_gapless_guarantee = none
     transactional_id transaction_timeout_ms = there are no transactions
-    security_protocol ssl_context ssl_cafile ssl_certfile ssl_keyfile ssl_password ssl_crlfile \
-        ssl_ciphers ssl_check_hostname ssl_ca_location ssl_certificate_location ssl_key_location \
-        ssl_key_password sasl_mechanism sasl_mechanisms sasl_username sasl_password \
-        sasl_plain_username sasl_plain_password sasl_oauth_token_provider sasl_oauthbearer_config \
-        sasl_kerberos_name sasl_kerberos_service_name sasl_kerberos_domain_name oauth_cb = \
-        there is no TLS, and no SASL
+    sasl_mechanisms = sasl_mechanism
+    sasl_plain_username = sasl_username
+    sasl_plain_password = sasl_password
+    sasl_oauth_token_provider sasl_oauthbearer_config oauth_cb = sasl_oauthbearer_token_endpoint_url
+    sasl_kerberos_name sasl_kerberos_service_name sasl_kerberos_domain_name = \
+        there is no Kerberos
+    ssl_cafile ssl_ca_location = ssl_truststore_location
+    ssl_certfile ssl_keyfile ssl_certificate_location ssl_key_location = ssl_keystore_location
+    ssl_password = ssl_key_password
+    ssl_check_hostname = ssl_endpoint_identification_algorithm
+    ssl_context ssl_crlfile ssl_ciphers = none
     api_version bootstrap_timeout_ms client_dns_lookup connections_max_idle_ms kafka_client loop \
         metric_group_prefix metric_reporters metrics_enabled metrics_num_samples \
         metrics_sample_window_ms proxy_url socks5_proxy selector socket_options \
@@ -89,7 +94,7 @@ METHODS = {
         partitions_for = Consumer.partitions_for
         list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
-        set_sasl_credentials = there is no SASL
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         bootstrap_connected purge max_usable_produce_magic DEFAULT_CONFIG \
             DEPRECATED_CONFIGS = none
         {_OF_TRANSACTIONS.strip()}
@@ -106,7 +111,7 @@ METHODS = {
         incremental_assign incremental_unassign = Consumer.assign
         topics list_topics = Admin.list_topics
         cluster_id = Admin.describe_cluster
-        set_sasl_credentials = there is no SASL
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         bootstrap bootstrap_connected group_metadata DEFAULT_CONFIG \
             DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735 memberid consumer_group_metadata \
             last_stable_offset last_poll_timestamp = none
@@ -127,8 +132,8 @@ METHODS = {
         find_coordinator = Admin.describe_groups
         cluster_id = Admin.describe_cluster
         poll = there is nothing to call: calls return results
-        create_acls delete_acls describe_acls alter_user_scram_credentials \
-            describe_user_scram_credentials set_sasl_credentials = there is no security
+        alter_user_scram_credentials = Admin.upsert_user_scram_credentials
+        set_sasl_credentials = there is nothing to renew: a client is opened with its password
         abort_transaction describe_producers describe_transactions find_hanging_transactions \
             list_transactions = there are no transactions
         wait_for_topics remove_group_members list_config_resources alter_replica_log_dirs \

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar
 
 from kdist.client.cluster import did_you_mean
 from kdist.client.foreign import SETTINGS, hint
+from kdist.client.security import SecuritySettings, check_security
 from kdist.config.declare import Setting, Settings, setting
 from kdist.config.kinds import Kind, show_text
 from kdist.errors import UserError, WrongType
@@ -90,12 +91,17 @@ def read_settings(
     for row in kind.TABLE:
         if row.is_required and row.attribute not in found:
             raise UserError(f"{owner} needs {row.name}: {row.doc}")
-    return kind(**found), own
+    made = kind(**found)
+    if isinstance(made, SecuritySettings):
+        check_security(made)
+    return made, own
 
 
 def _read_value(row: Setting, name: str, value: Any) -> Any:
     if row.attribute in SERVERS:
         return server_list(name, value)
+    if row.is_secret:
+        return _read_secret(name, value)
     check_text(name, value)
     choices, is_nullable = row.shape.choices, row.shape.nullable
     if value is None and "none" in choices:
@@ -110,6 +116,17 @@ def _read_value(row: Setting, name: str, value: Any) -> Any:
             return value or (None if is_nullable else "")
     allowed = "True or False" if row.shape.kind is Kind.BOOLEAN else row.allowed()
     raise UserError(f"{name} is {value!r}, and must be {allowed}{' or None' * is_nullable}")
+
+
+def _read_secret(name: str, value: Any) -> str | None:
+    """As it is given: a password may begin and end with spaces. No sentence shows it."""
+    if not isinstance(value, str | None):
+        raise UserError(f"{name} is of type {type(value).__name__}, and must be text")
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} has a character that UTF-8 cannot encode") from None
+    return value or None
 
 
 def check_text(name: str, value: Any) -> None:

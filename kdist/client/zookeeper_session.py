@@ -68,13 +68,13 @@ async def _session(address: str, security: ZooKeeperSecurity) -> AsyncIterator[Z
         await keeper.close()
 
 
-async def registered_brokers(address: str) -> list[Address]:
+async def registered_brokers(address: str, protocol: str = "PLAINTEXT") -> list[Address]:
     """The addresses of the brokers registered in an ensemble; `UserError`."""
     async with zookeeper_at(address) as zookeeper:
-        return await read_addresses(zookeeper)
+        return await read_addresses(zookeeper, protocol)
 
 
-async def read_addresses(zookeeper: ZooKeeper) -> list[Address]:
+async def read_addresses(zookeeper: ZooKeeper, protocol: str = "PLAINTEXT") -> list[Address]:
     """As `registered_brokers`, in an open session."""
     try:
         names = await zookeeper.children(znodes.BROKERS.path())
@@ -88,5 +88,5 @@ async def read_addresses(zookeeper: ZooKeeper) -> list[Address]:
         except NoNode:
             continue  # gone since
         registration = znodes.BROKER.decode(path, data)
-        found += [Address(each.host, each.port) for each in registration.plain]
+        found += [Address(each.host, each.port) for each in registration.speaking(protocol)]
     return found

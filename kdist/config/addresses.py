@@ -49,16 +49,25 @@ def parse_numbers_by_host(items: Iterable[str]) -> dict[str, int]:
     """The number for each address, as in `10.0.0.1:5` or `[::1]:5`; `ValueError` with a claim."""
     numbers = {}
     for item in items:
-        host, _, number = item.rpartition(":")
+        host, _, digits = item.rpartition(":")
+        number = read_digits(digits)
         try:
-            address = str(ipaddress.ip_address(host.strip("[]")))
+            address = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
-            raise ValueError(f"has {item!r}, which is not of the form address:number") from None
-        found = read_digits(number)
-        if found is None:
+            number = None
+        if number is None:
             raise ValueError(f"has {item!r}, which is not of the form address:number")
-        numbers[address] = found
+        numbers[plain_address(str(address))] = number
     return numbers
+
+
+def plain_address(host: str) -> str:
+    """The shortest text of an IP address, of IPv4 also where IPv6 holds it; else the host."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 class Listener(NamedTuple):

@@ -58,6 +58,11 @@ class BrokerSettings(Settings):
         doc="The listener that brokers use among themselves; unset, that of "
         "`security.inter.broker.protocol`, or the first of the `listeners`.",
     )
+    inter_broker_listener_former: str | None = setting(
+        default=None,
+        doc="kdist's own: the listener that brokers used before, on which their requests are taken "
+        "too, until all of them use the new one.",
+    )
     security_inter_broker_protocol: (
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None
     ) = setting(

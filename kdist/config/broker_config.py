@@ -53,7 +53,7 @@ BROKER_TABLE: tuple[Setting, ...] = tuple(chain.from_iterable(c.TABLE for c in B
 _EVERY = (*BROKER_TABLE, *(row for row in TopicSettings.TABLE if row.broker_names))
 BROKER_NAMES = frozenset(names_in(_EVERY, of_broker=True))
 DYNAMIC_NAMES = frozenset(row.broker_names[0].name for row in _EVERY if row.is_dynamic)
-_ROUNDS = 300_000
+_ROUNDS = 60_000
 TOPIC_NAMES = frozenset(names_in(TopicSettings.TABLE, of_broker=False))
 
 

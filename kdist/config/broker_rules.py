@@ -138,7 +138,7 @@ def advertised_listeners_exist(config: BrokerConfig) -> str | None:
 
 def brokers_have_a_listener(config: BrokerConfig) -> str | None:
     """One at most of `inter.broker.listener.name` and `security.inter.broker.protocol` is given,
-    and names one of the `listeners`."""
+    and names one of the `listeners`, as does `inter.broker.listener.former`."""
     broker = config.broker
     if listeners_can_be_read(config):
         return None
@@ -152,6 +152,9 @@ def brokers_have_a_listener(config: BrokerConfig) -> str | None:
     )
     if named not in config.listeners:
         return f"{setting} is {named}, which is not in listeners"
+    former = broker.inter_broker_listener_former
+    if former is not None and former.upper() not in config.listeners:
+        return f"inter.broker.listener.former is {former}, which is not in listeners"
     return None
 
 

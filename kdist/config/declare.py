@@ -175,18 +175,22 @@ S = TypeVar("S", bound=Settings)
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
 def settings(cls: type[S]) -> type[S]:
-    """Make the class a frozen dataclass with slots, and its declarations its `TABLE`."""
+    """Make the class a frozen dataclass with slots, and its declarations its `TABLE`.
+
+    Those of a base class follow its own.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
-    shapes = {name: shape_of(hints[name]) for name in cls.__annotations__}
-    for name, shape in shapes.items():
-        cls.__dict__[name].repr = shape.kind is not Kind.PASSWORD
+    own = cls.__annotations__
+    for name in own:
+        cls.__dict__[name].repr = shape_of(hints[name]).kind is not Kind.PASSWORD
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
     subject, rows = "", []
-    for each in dataclasses.fields(typing.cast(Any, made)):
+    fields = dataclasses.fields(typing.cast(Any, made))
+    for each in sorted(fields, key=lambda field: field.name not in own):
         name = each.metadata["name"] or cls.PREFIX + each.name.replace("_", cls.SEPARATOR)
         subject = each.metadata.get("subject", subject)
         columns = {**each.metadata, "name": name, "subject": subject}
-        rows.append(_row(each.name, shapes[each.name], columns))
+        rows.append(_row(each.name, shape_of(hints[each.name]), columns))
     made.TABLE = tuple(rows)
     return made
 

@@ -263,6 +263,11 @@ class ListenerSecurity:
     sasl: SaslSettings | None
     mechanisms: Mapping[str, MechanismSettings]
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether peers may prove who they are here."""
+        return self.sasl is not None or (self.tls is not None and self.tls.client_auth != "none")
+
     def jaas(self, mechanism: str) -> Jaas | None:
         """The mechanism's credentials; `ValueError` if the text cannot be read."""
         text = self.mechanisms[mechanism].sasl_jaas_config

@@ -78,11 +78,60 @@ class NetworkMetrics(Metrics):
         "Connections closed because they were idle for connections.max.idle.ms."
     )
     failed_connections: int = counter("Connections closed because the peer violated the protocol.")
+    failed_handshakes: int = counter("Connections that ended in their TLS handshake.")
     held_connections: int = counter(
         "Times that reading from a connection was paused until the peer read its responses."
     )
+    unauthenticated_connections: int = gauge(
+        "Connections open now whose peers have not proved yet who they are."
+    )
+    unauthenticated_ended_connections: int = counter(
+        "Connections closed because a proof took too long, or for newer ones without proof."
+    )
     received_bytes: int = counter("Bytes received on all connections.")
     sent_bytes: int = counter("Bytes sent on all connections.")
+
+
+@metrics
+class AuthorizationMetrics(Metrics):
+    """What was refused for want of a right. The labels are `operation` and `resource`, its type."""
+
+    PREFIX = "kdist_authorization_"
+
+    denials: int = counter(
+        "Times that a request lacked a right; with authorizer.dry.run it was served all the same."
+    )
+
+
+@metrics
+class TlsMetrics(Metrics):
+    """The certificates of one listener; the label is its name."""
+
+    PREFIX = "kdist_tls_"
+
+    certificate_seconds: Reading = reading("How long its certificate is valid yet.")
+    authority_seconds: Reading = reading(
+        "How long the first of the CAs is valid yet that it trusts, or that its chain has."
+    )
+    refused: int = gauge(
+        "1 while a changed certificate cannot be used, and the old one stays.",
+        name="kdist_tls_change_refused",
+    )
+
+
+@metrics
+class AuthenticationMetrics(Metrics):
+    """Proofs of who clients and brokers are, by SASL; the labels are `listener` and `mechanism`.
+
+    `mechanism` is `none` for a peer that failed before it named one.
+    """
+
+    PREFIX = "kdist_authentication_"
+
+    succeeded: int = counter("Connections whose peers proved who they are.")
+    failed: int = counter("Proofs that failed; each cost its connection.")
+    renewed: int = counter("Sessions that were renewed on their connections before their end.")
+    expired: int = counter("Connections closed because their sessions ended.")
 
 
 @metrics

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
 from kdist.metrics.clients import ConnectionFamilies
+from kdist.network.client_security import ClientSecurity, Sasl, authenticate
 from kdist.network.connection_state import CLOSED
 from kdist.network.network import CLIENT_PATIENCE, Network, Patience
 from kdist.network.receiving import FrameReceiver
@@ -50,6 +51,7 @@ class ClientSettings(NamedTuple):
     frame_bytes_max: int = 100 << 20
     patience: Patience = CLIENT_PATIENCE
     metrics: ConnectionFamilies | None = None  # to count in
+    security: ClientSecurity | None = None
 
 
 class Answered(Protocol):
@@ -81,8 +83,29 @@ class InFlightRequest(NamedTuple):
     until_s: float
 
 
+class HeldBack:
+    """Stands for the transport while a client authenticates again: keeps what is to be sent.
+
+    Between the requests of an exchange a broker takes no other.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def write(self, frame: bytes | bytearray | memoryview) -> None:
+        """Keep a copy: the caller may change the frame."""
+        self.frames.append(bytes(frame))
+
+    def get_write_buffer_size(self) -> int:
+        """The bytes that are kept."""
+        return sum(map(len, self.frames))
+
+
 class Client(FrameReceiver):
     """One connection to one broker. Owner: the loop. Made by `Client.connect`."""
+
+    _wire: asyncio.Transport
+    _transport: asyncio.Transport | HeldBack  # what is not of an exchange is written to
 
     def __init__(self, network: Network, settings: ClientSettings, name: str) -> None:
         super().__init__(network.tick, settings.frame_bytes_max)
@@ -93,6 +116,8 @@ class Client(FrameReceiver):
         self._last_correlation_id = 0
         self._in_flight: deque[InFlightRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.TimerHandle | None = None  # when to authenticate again
+        self._renewing: asyncio.Task[None] | None = None
         self._throttle_end_s = 0.0  # until then the broker reads nothing: a quota is used up
         self._is_blocked = False  # whether the transport still holds unsent bytes
         self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
@@ -104,13 +129,33 @@ class Client(FrameReceiver):
     async def connect(
         cls, network: Network, host: str, port: int, settings: ClientSettings
     ) -> Self:
-        """A connected client. `ApiError` NETWORK_EXCEPTION if it cannot connect."""
-        name = f"{host}:{port}"
+        """A client that is connected, and authenticated if it has a user.
+
+        `ApiError` NETWORK_EXCEPTION if it cannot connect, SASL_AUTHENTICATION_FAILED if the broker
+        refuses the user.
+        """
+        client = await cls._connect(network, host, port, settings)
+        sasl = settings.security.sasl if settings.security is not None else None
+        if sasl is not None:
+            try:
+                await client.negotiate()
+                await client._authenticate(sasl)
+            except BaseException:
+                client.close()
+                raise
+        return client
+
+    @classmethod
+    async def _connect(
+        cls, network: Network, host: str, port: int, settings: ClientSettings
+    ) -> Self:
+        name, security = f"{host}:{port}", settings.security
         try:
             # Not `wait_for`: a cancellation as the connection completes would be swallowed.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                tls = security.tls if security is not None else None
                 return await network.connect(
-                    lambda: cls(network, settings, name), host, port, settings.patience
+                    lambda: cls(network, settings, name), host, port, settings.patience, tls
                 )
         except UnicodeError as error:  # of a..b, for instance: no label may be empty
             why = "not a valid host name"
@@ -128,7 +173,8 @@ class Client(FrameReceiver):
         """As `connect` and `negotiate`; on any error the connection is closed."""
         client = await cls.connect(network, host, port, settings)
         try:
-            await client.negotiate()
+            if not client.versions:
+                await client.negotiate()
         except BaseException:
             client.close()
             raise
@@ -326,14 +372,77 @@ class Client(FrameReceiver):
             client_software_name="kdist",
             client_software_version=api_versions.named(self._settings.software_version),
         )
-        # Every broker answers this at once: one that does not hangs, or is not a broker.
-        limit_ms = min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)
-        return cast(ApiVersionsResponse, await self.send(request, version, limit_ms))
+        answer = await self.send(request, version, self._greeting_limit_ms)
+        return cast(ApiVersionsResponse, answer)
+
+    @property
+    def _greeting_limit_ms(self) -> float:
+        """For what every broker answers at once: one that does not hangs, or is not a broker."""
+        return min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)
+
+    @property
+    def _has_tls(self) -> bool:
+        security = self._settings.security
+        return security is not None and security.tls is not None
+
+    # Who the client is
+
+    async def _authenticate(self, sasl: Sasl) -> None:
+        """Prove it, and plan to do so again before the session ends. Errors as `authenticate`."""
+        try:
+            renew_ms = await authenticate(sasl, self._ask_ahead, self.name)
+        finally:
+            self._send_held()
+        if renew_ms and self.state is not CLOSED:
+            self._renewal = self._loop.call_later(renew_ms / 1000, self._begin_renewal, sasl)
+
+    def _begin_renewal(self, sasl: Sasl) -> None:
+        self._renewing = self._loop.create_task(self._renew(sasl))
+
+    async def _renew(self, sasl: Sasl) -> None:
+        """Authenticate again. If that fails, what is in flight may be tried on a new connection,
+        whose maker then learns why.
+        """
+        try:
+            await self._authenticate(sasl)
+        except ApiError as error:
+            self._end(self._network_exception(f"authenticating again failed: {error.detail}"))
+
+    def _ask_ahead(self, request: Any) -> asyncio.Future[Any]:
+        """As `ask`, before all that is asked from now until `_send_held`.
+
+        The first such request is answered after those in flight. By then no other has been sent.
+        """
+        if self.state is CLOSED:
+            raise self._network_exception("the connection is closed")
+        version, correlation_id = self.version_of(request.api), self.next_correlation_id()
+        self._wire.write(self.encode(request, version, correlation_id))
+        is_first = self._transport is self._wire
+        now_s = self._loop.time()
+        others_s = [each.until_s for each in self._in_flight] if is_first else []
+        until_s = max([now_s, *others_s]) + self._greeting_limit_ms / 1000
+        answered: asyncio.Future[Any] = self._loop.create_future()
+        self._expect(
+            InFlightRequest(correlation_id, request.api, version, answered, now_s, until_s)
+        )
+        if is_first:
+            self._transport = HeldBack()
+            self.pause_writing()
+        else:
+            self._in_flight.rotate(1)
+        return answered
+
+    def _send_held(self) -> None:
+        held, self._transport = self._transport, self._wire
+        if isinstance(held, HeldBack) and self.state is not CLOSED:
+            for frame in held.frames:
+                self._wire.write(frame)
+            self.resume_writing()
 
     # The transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._wire = self._transport = cast(asyncio.Transport, transport)
         if self._meter is not None:
             self._meter.broker.open_connections += 1
 
@@ -348,11 +457,14 @@ class Client(FrameReceiver):
         self._is_blocked = True
 
     def resume_writing(self) -> None:
-        self._is_blocked = False
+        self._is_blocked = self._transport is not self._wire
         self._room_made.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(self._network_exception(str(exc) if exc else "it closed the connection"))
+        why = str(exc) if exc else "it closed the connection"
+        if self._in_flight and self._in_flight[0].api is api_versions.API and not self._has_tls:
+            why += " without an answer: does it speak TLS there (security.protocol)?"
+        self._end(self._network_exception(why))
 
     # Answers
 
@@ -415,10 +527,11 @@ class Client(FrameReceiver):
             self._meter.broker.open_connections -= 1
             self._meter.broker.lost_connections += is_lost
         self.drop_received()
-        self._transport.abort()
+        self._wire.abort()
         self._room_made.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        for each in (self._timer, self._renewal, self._renewing):
+            if each is not None:
+                each.cancel()
         while self._in_flight:
             self._fail(self._in_flight.popleft(), error)
 

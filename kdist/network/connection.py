@@ -37,9 +37,11 @@ from kdist.network.receiving import NotYet, RequestReceiver
 from kdist.network.sending import Sender, release, waiting_size
 from kdist.network.socket_transport import PeekingTransport
 from kdist.network.tick import Send, Tick
+from kdist.network.tls_failed import TlsFailed
 from kdist.protocol.frame import Chunk
 from kdist.protocol.versions import request_bytes_max
 from kdist.runtime.tasks import Tasks
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.wire.primitives import BUFFERS, Buffer
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Handler(Protocol):
     """Serves the requests of a listener's connections. Called on the loop's thread only."""
 
     def on_connect(self, connection: Connection) -> None:
-        """A connection was admitted."""
+        """A connection was admitted, and its TLS handshake, if any, is done."""
         ...
 
     def on_frame(self, connection: Connection, frame: memoryview) -> bool | None:
@@ -78,8 +80,15 @@ class Handler(Protocol):
         ...
 
     def on_disconnect(self, connection: Connection) -> None:
-        """The connection is gone. Sending a response that was still due does nothing."""
+        """The connection is gone. Sending a response that was still due does nothing.
+
+        Not called where `on_connect` was not.
+        """
         ...
+
+
+OnFrame = Callable[["Connection", memoryview], bool | None]
+"""`Handler.on_frame`."""
 
 
 class Connections(Protocol):
@@ -98,6 +107,14 @@ class Connections(Protocol):
 
     def forget(self, connection: Connection) -> None:
         """An admitted connection is gone."""
+        ...
+
+    def prove(self, connection: Connection) -> None:
+        """It is known now who an admitted connection's peer is."""
+        ...
+
+    def handshake_failed(self, connection: Connection, error: TlsFailed) -> None:
+        """As `forget`, for one that ended in its TLS handshake."""
         ...
 
 
@@ -137,6 +154,8 @@ class Connection(RequestReceiver):
     """
 
     principal = ANONYMOUS
+    """Who has proved to be its peer."""
+    subject: Subject = ANYBODY
     """Who sends on it. Whoever sets another must reset `context`, which holds for this one."""
 
     def __init__(self, connections: Connections) -> None:
@@ -154,7 +173,7 @@ class Connection(RequestReceiver):
         # Set here, cleared by the listener's idle check: cheaper than reading a clock.
         self.is_active = True
         self._connections = connections
-        self._on_frame = connections.handler.on_frame
+        self._on_frame: OnFrame = connections.handler.on_frame
         self._responses: deque[ResponseSlot | Buffer] = deque()
         self._will_write = False  # whether `begin_writing` will be called when this tick ends
         self.pending_response = b""  # the one that the tick sends by itself (`Tick.will_send`)
@@ -184,7 +203,20 @@ class Connection(RequestReceiver):
         self._sender = Sender(
             self._transport, self._metrics, self._progressed, tasks, self._tick.turn
         )
+        if not self._transport.is_handshaking:
+            self.handshake_done()
+
+    def handshake_done(self) -> None:
+        """As `tls.Admitted`: it may be served."""
         self._connections.handler.on_connect(self)
+
+    def prove(self) -> None:
+        """It is known who the peer is, or it need not be: what counts those who are not is told."""
+        self._connections.prove(self)
+
+    def get_extra_info(self, name: str) -> Any:
+        """What the transport knows, such as "peer_der"."""
+        return self._transport.get_extra_info(name)
 
     def pause_writing(self) -> None:
         self._sender.is_blocked = True
@@ -198,7 +230,7 @@ class Connection(RequestReceiver):
         self._connections.loop.call_soon(self.close)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any cause
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._enter(CLOSED):
             self._release_all()
         elif not self.number:
@@ -207,10 +239,34 @@ class Connection(RequestReceiver):
             self._end_timer.cancel()  # it would keep this connection alive
         self._forget_throttle()
         self._connections.forget(self)
-        self._connections.handler.on_disconnect(self)
+        if not self._transport.is_handshaking:
+            self._connections.handler.on_disconnect(self)
+        elif isinstance(exc, TlsFailed):
+            self._connections.handshake_failed(self, exc)
         del self._sender  # a reference cycle: the two would wait for the garbage collector
 
     # Requests
+
+    @property
+    def handler(self) -> Handler:
+        """The listener's. It may have handed over what comes next (`take_frames`)."""
+        return self._connections.handler
+
+    def take_frames(
+        self,
+        on_frame: OnFrame,
+        frame_bytes_max: int | None = None,
+    ) -> None:
+        """Hand frames to `on_frame` from the next on, of any API and up to that many bytes.
+
+        Without a number the listener's limits hold.
+        """
+        self._on_frame = on_frame
+        if frame_bytes_max is None:
+            limits = self._connections.limits
+            self._limit_frames(limits.frame_bytes_max, limits.request_bytes_max)
+        else:
+            self._limit_frames(frame_bytes_max, None)
 
     def frame_received(self, frame: memoryview) -> None:
         self.is_active = True

@@ -5,17 +5,46 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from typing import NamedTuple
 
+from kdist.config.addresses import parse_numbers_by_host, plain_address
 from kdist.config.kinds import INT32_MAX
 from kdist.config.network import NetworkSettings
+from kdist.config.security import ListenerLimits
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, Handler, Limits
 from kdist.network.network import Network, Server, SocketOptions
+from kdist.network.tls import ServerTls
+from kdist.network.tls_failed import TlsFailed
+from kdist.network.unproved import Unproved, UnprovedLimits
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
+_HANDSHAKE_SENTENCE_S = 60.0  # at most one for each address
+_SILENT_HOSTS_MAX = 1000
 _IDLE_CHECKS = 10  # per `connections.max.idle.ms`, which is thus kept to a tenth
+
+
+class CreationRate:
+    """How many connections were accepted in this second of the loop."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._accepted = 0
+
+    def wait_s(self, now_s: float, most: int) -> float:
+        """How long to accept none, so that it is at most so many in a second."""
+        return self._second + 1 - now_s if self._count(now_s) >= most else 0.0
+
+    def note(self, now_s: float) -> None:
+        """One is accepted."""
+        self._accepted = self._count(now_s) + 1
+
+    def _count(self, now_s: float) -> int:
+        if int(now_s) != self._second:
+            self._second, self._accepted = int(now_s), 0
+        return self._accepted
 
 
 class ConnectionQuotas:
@@ -26,16 +55,29 @@ class ConnectionQuotas:
 
     def __init__(self, most: int = INT32_MAX) -> None:
         self.most = most
+        self.rate = CreationRate()
         self.connections = 0
         self.admitted = 0  # in total, closed ones included
         self.hosts: Counter[str] = Counter()
+
+
+class Bounds(NamedTuple):
+    """What bounds a listener's connections: the quotas that it shares with the broker's others, and
+    its own limits. `is_spared`: the broker's own limits of all connections do not apply here, since
+    clients have other listeners. `unproved`: of those whose peers have to prove who they are."""
+
+    quotas: ConnectionQuotas
+    own: ListenerLimits = ListenerLimits()
+    is_spared: bool = False
+    unproved: UnprovedLimits | None = None
 
 
 class Listener:
     """A broker's connections on one of its listeners.
 
     A new connection beyond `max.connections` or, for its address, `max.connections.per.ip` is
-    closed at once. `tasks` runs the reads of file ranges that are not in the page cache.
+    closed at once; one beyond `max.connection.creation.rate` waits. `tasks` runs the reads of file
+    ranges that are not in the page cache.
     """
 
     def __init__(
@@ -45,34 +87,40 @@ class Listener:
         settings: NetworkSettings,
         metrics: NetworkMetrics,
         tasks: Tasks,
-        quotas: ConnectionQuotas | None = None,
-        *,
-        is_spared: bool = False,
+        bounds: Bounds | None = None,
     ) -> None:
-        """`quotas` is shared by a broker's listeners. `is_spared`: `max.connections` does not
-        apply here, since clients have other listeners."""
         self.network = network
         self.loop = network.loop
         self.tick = network.tick
         self.handler = handler
-        self.settings = settings
+        self.configure(settings)
         self.metrics = metrics
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
         self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
-        self.quotas = quotas or ConnectionQuotas()
-        self._is_spared = is_spared
+        self.quotas, self._own, self._is_spared, unproved = bounds or Bounds(ConnectionQuotas())
+        self._unproved = Unproved(self.loop, unproved, metrics) if unproved else None
+        self._rate = CreationRate()
+        self._silent_until_s: dict[str, float] = {}  # by the host whose handshakes failed
         self._servers: list[Server] = []
         self._is_closing = False
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._idle_timer: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections there, and return the port. `UserError` if it cannot listen."""
+    def configure(self, settings: NetworkSettings) -> None:
+        """Apply these settings to all connections that are yet to come."""
+        self.settings = settings
+        self._overrides = parse_numbers_by_host(settings.max_connections_per_ip_overrides)
+
+    async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> int:
+        """Accept connections there, and return the port. `UserError` if it cannot listen.
+
+        None for `tls` is in clear.
+        """
         settings = self.settings
         server = await self.network.listen(
-            lambda: Connection(self),
+            self._make,
             host,
             port,
             SocketOptions(
@@ -80,21 +128,38 @@ class Listener:
                 send_buffer_bytes=settings.socket_send_buffer_bytes,
                 receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             ),
+            self._wait_s,
+            tls,
         )
         self._servers.append(server)
         if self._idle_timer is None:
             self._await_idle()
         return server.port
 
+    # The network's calls
+
+    def _make(self) -> Connection:
+        now_s = self.loop.time()
+        self._rate.note(now_s)
+        self.quotas.rate.note(now_s)
+        return Connection(self)
+
+    def _wait_s(self) -> float:
+        """How long to accept no connection. They wait in the kernel's backlog."""
+        now_s, most = self.loop.time(), self.settings.max_connection_creation_rate
+        own_s = self._rate.wait_s(now_s, self._own.max_connection_creation_rate)
+        return own_s if self._is_spared else max(own_s, self.quotas.rate.wait_s(now_s, most))
+
     # The connections' calls
 
     def admit(self, connection: Connection) -> int:
-        settings, quotas, host = self.settings, self.quotas, connection.host
-        most = min(settings.max_connections, quotas.most)
+        quotas, host = self.quotas, connection.host
+        most = min(self.settings.max_connections, quotas.most)
         if (
             self._is_closing
             or (quotas.connections >= most and not self._is_spared)
-            or quotas.hosts[host] >= settings.max_connections_per_ip
+            or len(self.connections) >= self._own.max_connections
+            or quotas.hosts[host] >= self._most_of(host)
         ):
             self.metrics.refused_connections += 1
             return 0
@@ -105,9 +170,20 @@ class Listener:
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
         self.metrics.open_connections += 1
+        if self._unproved is not None:
+            self._unproved.add(connection)
         return quotas.admitted
 
+    def prove(self, connection: Connection) -> None:
+        if self._unproved is not None:
+            self._unproved.remove(connection)
+
+    def _most_of(self, host: str) -> int:
+        most = self.settings.max_connections_per_ip
+        return self._overrides.get(plain_address(host), most) if self._overrides else most
+
     def forget(self, connection: Connection) -> None:
+        self.prove(connection)
         del self.connections[connection]
         self.metrics.open_connections -= 1
         quotas, host = self.quotas, connection.host
@@ -117,6 +193,15 @@ class Listener:
             del quotas.hosts[host]
         if not self.connections:
             self._is_empty.set()
+
+    def handshake_failed(self, connection: Connection, error: TlsFailed) -> None:
+        self.metrics.failed_handshakes += 1
+        host, now_s = connection.host, self.loop.time()
+        if now_s >= self._silent_until_s.get(host, 0.0):
+            if len(self._silent_until_s) >= _SILENT_HOSTS_MAX:
+                self._silent_until_s.clear()
+            self._silent_until_s[host] = now_s + _HANDSHAKE_SENTENCE_S
+            logger.warning("no TLS connection with %s: %s", connection.peer, error)
 
     # Idle connections
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from kdist.errors import UserError
 from kdist.network.socket_transport import SocketTransport, begin_unpaced
 from kdist.network.tick import Tick
+from kdist.network.tls import ClientTls, Handshakes, ServerTls, TlsTransport
 from kdist.runtime.tick_loop import READABLE, watch
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,14 @@ class Network(Protocol):
         host: str,
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+        wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
-        """Accept connections; an empty host is every address. `UserError` if it cannot listen."""
+        """Accept connections; an empty host is every address. `UserError` if it cannot listen.
+
+        `wait_s` is asked before each how long it has to wait. What is made, and how it may be
+        called before the handshake: see `TlsTransport`.
+        """
         ...
 
     async def connect(
@@ -106,8 +113,12 @@ class Network(Protocol):
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
     ) -> P:
-        """Connect, and return the connected protocol. `OSError` if nobody answers."""
+        """Connect, and return the connected protocol. `OSError` if nobody answers.
+
+        `TlsFailed`, which is one, if the handshake fails.
+        """
         ...
 
 
@@ -124,6 +135,8 @@ class AsyncioNetwork:
         host: str,
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+        wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
         sockets: list[socket.socket] = []
         try:
@@ -137,7 +150,7 @@ class AsyncioNetwork:
             for each in sockets:
                 each.close()
             raise UserError(_sentence(error, host, port)) from error
-        return Accepting(self.loop, sockets, make)
+        return Accepting(self.loop, sockets, encrypting(make, tls, self), wait_s)
 
     async def connect(
         self,
@@ -145,11 +158,27 @@ class AsyncioNetwork:
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
     ) -> P:
         connected = await _connected(self.loop, host, port, patience)
         protocol = make()
-        SocketTransport(self.loop, connected, connected.getpeername(), protocol)
+        if tls is None:
+            SocketTransport(self.loop, connected, connected.getpeername(), protocol)
+        else:
+            transport = TlsTransport(protocol, tls, self.tick, self.loop, host)
+            SocketTransport(self.loop, connected, connected.getpeername(), transport)
+            await transport.ready()
         return protocol
+
+
+def encrypting(
+    make: Callable[[], asyncio.BaseProtocol], tls: ServerTls | None, network: Network
+) -> Callable[[], asyncio.BaseProtocol]:
+    """What makes the protocol of a connection that a listener accepts."""
+    if tls is None:
+        return make
+    handshakes = Handshakes(tls)
+    return lambda: TlsTransport(make(), tls, network.tick, network.loop, handshakes=handshakes)
 
 
 class Accepting:
@@ -165,10 +194,12 @@ class Accepting:
         loop: asyncio.AbstractEventLoop,
         sockets: Sequence[socket.socket],
         make: Callable[[], asyncio.BaseProtocol],
+        wait_s: Callable[[], float],
     ) -> None:
         self._loop = loop
         self._sockets = sockets
         self._make = make
+        self._wait_s = wait_s
         self._pause: asyncio.TimerHandle | None = None
         self._next_sentence_s = -_SENTENCE_EVERY_S
         self.port: int = sockets[0].getsockname()[1]
@@ -180,6 +211,9 @@ class Accepting:
 
     def _accept(self, listening: socket.socket, _events: int) -> None:
         for _ in range(_ACCEPTED_AT_ONCE_MAX):
+            if (wait_s := self._wait_s()) > 0:
+                self._rest(wait_s)
+                return
             try:
                 connected, address = listening.accept()
             except BlockingIOError:
@@ -187,14 +221,17 @@ class Accepting:
             except ConnectionAbortedError:
                 continue  # the peer gave up before it was accepted
             except OSError as error:
-                self._wait(error)
+                self._rest(_ACCEPT_PAUSE_S)
+                self._tell(error)
                 return
             connected.setblocking(False)
             SocketTransport(self._loop, connected, address, self._make())
 
-    def _wait(self, error: OSError) -> None:
+    def _rest(self, seconds: float) -> None:
         self._watch(0)
-        self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self._watch, READABLE)
+        self._pause = self._loop.call_later(seconds, self._watch, READABLE)
+
+    def _tell(self, error: OSError) -> None:
         if self._loop.time() >= self._next_sentence_s:
             self._next_sentence_s = self._loop.time() + _SENTENCE_EVERY_S
             logger.error("cannot accept connections on port %d: %s", self.port, error.strerror)

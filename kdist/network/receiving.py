@@ -54,16 +54,21 @@ class FrameReceiver(asyncio.BufferedProtocol):
         request_bytes_max: Callable[[int], int] | None = None,
     ) -> None:
         self._tick = tick
-        self._limits = frame_bytes_max, request_bytes_max
-        # Up to this size, a frame needs no look at its API.
-        is_any = request_bytes_max is None
-        self._usual_bytes_max = frame_bytes_max if is_any else min(frame_bytes_max, LARGE_BYTES)
+        self._limit_frames(frame_bytes_max, request_bytes_max)
         self._own: memoryview | None = None  # begins with a frame that is incomplete or kept
         self._own_end = 0  # end of the bytes received into it
         self._own_limit = 0  # receive no further: where its frame ends, or several like the latest
         self._large = 0  # bytes of the latest frame with its size field; 0 if it was not large
         self._trusted = 0  # bytes of the largest frame so far, up to _TRUSTED_BYTES_MAX
         self.state = OPEN
+
+    def _limit_frames(
+        self, frame_bytes_max: int, request_bytes_max: Callable[[int], int] | None
+    ) -> None:
+        self._limits = frame_bytes_max, request_bytes_max
+        # Up to this size, a frame needs no look at its API.
+        is_any = request_bytes_max is None
+        self._usual_bytes_max = frame_bytes_max if is_any else min(frame_bytes_max, LARGE_BYTES)
 
     @property
     def is_closed(self) -> bool:

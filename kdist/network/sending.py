@@ -2,7 +2,7 @@
 
 The transport's buffer limit is 0: it calls `pause_writing` whenever the kernel did not take all,
 and the rest is sent once its buffer is empty. Where a file has no descriptor (a simulated disk), or
-a transport no sendfile (a simulated network), ranges are read and written in pieces. What a
+a transport no sendfile (TLS, a simulated network), ranges are read and written in pieces. What a
 consumer far behind reads may not be in the page cache: that is checked first, and a thread reads
 what is missing, since `sendfile` would block the loop, and with it all connections, on the disk.
 
@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from kdist.metrics.broker import NetworkMetrics
-from kdist.network.socket_transport import SocketTransport
+from kdist.network.socket_transport import DirectTransport, FileTransport
 from kdist.network.tick import Send
 from kdist.protocol.frame import Chunk
 from kdist.protocol.schema import Splice
@@ -91,6 +91,8 @@ class Sender:
 
     __slots__ = (
         "_chunks",
+        "_direct",
+        "_files",
         "_in_transport",
         "_is_corked",
         "_is_warming",
@@ -99,7 +101,6 @@ class Sender:
         "_range",
         "_range_sent",
         "_set_option",
-        "_socket_transport",
         "_tasks",
         "_transport",
         "_turn",
@@ -132,11 +133,12 @@ class Sender:
         self._tasks = tasks
         self._turn = turn
         self._in_transport = 0
-        socket_transport = transport if isinstance(transport, SocketTransport) else None
-        self._socket_transport = socket_transport
-        self.socket_send: Send | None = socket_transport.direct_send if socket_transport else None
+        self._direct = direct = transport if isinstance(transport, DirectTransport) else None
+        self._files = transport if isinstance(transport, FileTransport) else None
+        self.socket_send: Send | None = direct.direct_send if direct else None
+        corked = transport.get_extra_info("socket") if direct else None
         self._set_option: Callable[[int, int, int], None] | None = (
-            transport.get_extra_info("socket").setsockopt if socket_transport else None
+            corked.setsockopt if corked else None
         )
         self._is_corked = False
         self.waiting_bytes = 0
@@ -157,9 +159,10 @@ class Sender:
     def send_answer(self, chunks: Sequence[Chunk]) -> None:
         """As `put` and `write`, when nothing waits; with a third of the calls for records."""
         part: Any = chunks[1] if len(chunks) == 3 else b""
-        socket_transport = self._socket_transport
+        direct = self._direct
         if (
-            socket_transport is None
+            direct is None
+            or self._files is None
             or isinstance(part, BUFFERS)
             or part.is_cold
             or part.size <= COPIED_BYTES_MAX
@@ -171,13 +174,13 @@ class Sender:
             return
         head, _, tail = cast(tuple[Buffer, FileRange, Buffer], chunks)
         self._cork(True)
-        self._to_socket(socket_transport, head, 0)
+        self._to_socket(direct, head, 0)
         size = part.size
         sent = 0 if self.is_blocked else self._send_file(part, descriptor, part.position, size)
         if sent == size:
             self.waiting_bytes -= RANGE_BYTES
             part.release()
-            self._to_socket(socket_transport, tail, 0)
+            self._to_socket(direct, tail, 0)
             if not self.is_blocked:
                 self._cork(False)
             return
@@ -196,8 +199,8 @@ class Sender:
         while not self.is_blocked and not self.is_closed:
             if self._range is not None:
                 self._send_range(self._range)
-                if chunks and self._socket_transport is not None and self._turn.is_over():
-                    self._socket_transport.rest()
+                if chunks and self._direct is not None and self._turn.is_over():
+                    self._direct.rest()
             elif not chunks:
                 if self._is_corked:
                     self._cork(False)
@@ -218,10 +221,10 @@ class Sender:
 
     def sent_in_part(self, data: Buffer, sent: int | OSError) -> None:
         """`direct_send` took only the first `sent` bytes of `data`, or failed."""
-        assert self._socket_transport is not None
+        assert self._direct is not None
         self._in_transport = len(data)
         self.is_blocked = True  # until the kernel took the rest; for good if the connection is lost
-        self._socket_transport.go_on(data, sent)
+        self._direct.go_on(data, sent)
 
     def _send_bytes(self, data: Buffer) -> None:
         """Send `data`, and all bytes queued up to the next file range, as one piece."""
@@ -234,15 +237,15 @@ class Sender:
                 chunks.popleft()
             if len(parts) > 1:
                 data = b"".join(parts)
-            if chunks and self._socket_transport is not None and not chunk.is_cold:
-                if len(chunks) == 1:
+            if chunks and self._direct is not None and not chunk.is_cold:
+                if len(chunks) == 1 and self._files is not None:
                     flags = socket.MSG_MORE
                 elif not self._is_corked:
                     self._cork(True)
-        if self._socket_transport is None:
+        if self._direct is None:
             self._to_transport(data)
         else:
-            self._to_socket(self._socket_transport, data, flags)
+            self._to_socket(self._direct, data, flags)
 
     def _cork(self, is_corked: bool) -> None:
         """Have the kernel hold back a partial packet for what follows, or stop doing so."""
@@ -250,11 +253,11 @@ class Sender:
             self._is_corked = is_corked
             self._set_option(socket.IPPROTO_TCP, socket.TCP_CORK, is_corked)
 
-    def _to_socket(self, socket_transport: SocketTransport, data: Buffer, flags: int) -> None:
+    def _to_socket(self, direct: DirectTransport, data: Buffer, flags: int) -> None:
         """As `_to_transport`, with a third of its calls."""
         sent: int | OSError
         try:
-            sent = socket_transport.direct_send(data, flags)
+            sent = direct.direct_send(data, flags)
         except OSError as error:
             sent = error
         if sent == len(data):
@@ -281,16 +284,15 @@ class Sender:
         if part.generation != part.segment.generation:  # the rest may be of other records
             self._end_truncated(part, position)
             return
-        descriptor = part.file.fileno() if self._socket_transport is not None else None
-        if descriptor is not None:
-            size = self._warm_bytes(part, position, left) if part.is_cold else left
-            sent = self._send_file(part, descriptor, position, size) if size else 0
+        size, descriptor = left, part.file.fileno() if self._direct is not None else None
+        if descriptor is not None and part.is_cold:
+            size = self._warm_bytes(part, position, left)
+        if not size:
+            sent = 0
+        elif descriptor is not None and self._files is not None:
+            sent = self._send_file(part, descriptor, position, size)
         else:
-            data = part.file.read(position, min(left, PIECE_BYTES))
-            sent = len(data)
-            if data:
-                self.waiting_bytes += sent
-                self._to_transport(data)
+            sent = self._send_read(part, position, min(size, PIECE_BYTES))
         self._range_sent += sent
         if self._range_sent == part.size:
             self._range = None
@@ -299,15 +301,25 @@ class Sender:
         elif not sent and not self.is_blocked and not self.is_closed:
             self._end_truncated(part, position)
 
+    def _send_read(self, part: FileRange, position: int, size: int) -> int:
+        data = part.file.read(position, size)
+        if data:
+            self.waiting_bytes += len(data)
+            if self._direct is None:
+                self._to_transport(data)
+            else:
+                self._to_socket(self._direct, data, 0)
+        return len(data)
+
     def _end_truncated(self, part: FileRange, position: int) -> None:
         logger.warning("%s was truncated while it was sent from byte %d", part.file.path, position)
         self._abort()
 
     def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
         """One sendfile call; what the socket's buffer does not take is left for a later tick."""
-        assert self._socket_transport is not None
+        assert self._files is not None
         try:
-            sent = self._socket_transport.send_file(descriptor, position, size)
+            sent = self._files.send_file(descriptor, position, size)
         except OSError:
             # An ETIMEDOUT or EIO may come from the file or from the socket.
             part.file.read(position, 1)  # raises DiskFailed if it is from the file

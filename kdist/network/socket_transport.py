@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -58,12 +59,45 @@ def receive_by(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) ->
 class PeekingTransport(asyncio.Transport):
     """A transport that notices the peer's end while reading is paused, if it is asked."""
 
+    is_handshaking = False  # whether `handshake_done` of the protocol is still to come
+
     def is_peer_gone(self) -> bool:
         """Whether to read on would find nothing but the end of the stream, or an error."""
         raise NotImplementedError
 
 
-class SocketTransport(PeekingTransport):
+class DirectTransport(PeekingTransport):
+    """A transport that the tick sends by, as by a socket."""
+
+    direct_send: Callable[..., int]
+    """As `send` of a non-blocking socket. To be called only while nothing is unsent."""
+
+    def go_on(self, data: Buffer, sent: int | OSError) -> None:
+        """Go on after a `direct_send` of `data` that took only `sent` bytes, or failed."""
+        raise NotImplementedError
+
+    def rest(self) -> None:
+        """Send nothing until the next poll finds that the kernel takes more."""
+        raise NotImplementedError
+
+
+@runtime_checkable
+class FileTransport(Protocol):
+    """A transport by which a file's bytes leave as they are, without passing through the process.
+
+    Invariant: no transport that encrypts has this method.
+    """
+
+    def send_file(self, file_descriptor: int, position: int, size: int) -> int:
+        """How many bytes of the file the kernel took; if not all, `resume_writing` is called later.
+
+        To be called only while nothing is unsent. 0 without `pause_writing`: the file is shorter.
+        An `OSError` is the file's or the socket's, and leaves the transport as it was.
+        """
+        ...
+
+
+class SocketTransport(DirectTransport):
     """Owner: the loop. `connected` is a non-blocking socket, which this transport closes.
 
     Calls `protocol` as asyncio does: connection_made first, connection_lost last. What `protocol`
@@ -166,7 +200,6 @@ class SocketTransport(PeekingTransport):
             return 0
 
     def go_on(self, data: Buffer, sent: int | OSError) -> None:
-        """Go on after a `direct_send` of `data` that took only `sent` bytes, or failed."""
         if isinstance(sent, OSError):
             if not isinstance(sent, BlockingIOError):
                 self._lose(sent)
@@ -176,11 +209,6 @@ class SocketTransport(PeekingTransport):
             self._block()
 
     def send_file(self, file_descriptor: int, position: int, size: int) -> int:
-        """How many bytes of the file the kernel took; if not all, `resume_writing` is called later.
-
-        To be called only while nothing is unsent. 0 without `pause_writing`: the file is shorter.
-        An `OSError` is the file's or the socket's, and leaves the transport as it was.
-        """
         try:
             piece = min(size, FILE_PIECE_BYTES)
             sent = send_file(self._descriptor, file_descriptor, position, piece)
@@ -194,7 +222,6 @@ class SocketTransport(PeekingTransport):
         return sent
 
     def rest(self) -> None:
-        """Send nothing until the next poll finds that the kernel takes more."""
         if not self._is_lost:
             self._block()
 

@@ -98,7 +98,7 @@ async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Addres
     registration = await znodes.BROKER.read(zookeeper, broker)
     if registration is None:
         raise UserError(f"broker {broker} is not registered")
-    return [Address(each.host, each.port) for each in registration.plain]
+    return [Address(each.host, each.port) for each in registration.speaking("PLAINTEXT")]
 
 
 async def lacking_bytes(

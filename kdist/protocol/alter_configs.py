@@ -10,7 +10,7 @@ Settings that are not named return to their defaults; IncrementalAlterConfigs le
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.schema import int8, int16, int32, message, nullable_string, string, struct
+from kdist.protocol.schema import at, int8, int16, int32, message, nullable_string, string, struct
 
 
 @struct
@@ -18,7 +18,7 @@ class ReplacingSetting:
     """A setting; None takes the default."""
 
     name: string
-    value: nullable_string
+    value: nullable_string = at(secret=True)
 
 
 @struct

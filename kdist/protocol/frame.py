@@ -36,6 +36,9 @@ _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID_AT = _REQUEST.size - _INT32.size
 CORRELATION_ID_IN_FRAME = SIZE_BYTES + _CORRELATION_ID_AT
 
+# With what other protocols begin, where a frame has its size.
+_OTHERS = {b"\x15\x03": "TLS", b"\x16\x03": "TLS", b"HT": "HTTP", b"GE": "HTTP", b"PO": "HTTP"}
+
 Chunk = Buffer | Splice  # what a frame is made of
 size_at = _INT32.unpack_from
 """The size of a frame (buffer, start), as a tuple of one."""
@@ -64,7 +67,9 @@ def bytes_wanted(
         key = int.from_bytes(buffer[content : content + KEY_BYTES], "big")
         frame_bytes_max = min(frame_bytes_max, request_bytes_max(key))
     if not 0 <= size <= frame_bytes_max:
-        raise ProtocolError(f"a frame of {size} bytes; {frame_bytes_max} is the limit")
+        looks = _OTHERS.get(bytes(buffer[start : start + 2]))
+        doubt = f": it looks like {looks}" if looks else ""
+        raise ProtocolError(f"a frame of {size} bytes; {frame_bytes_max} is the limit{doubt}")
     return SIZE_BYTES + size
 
 

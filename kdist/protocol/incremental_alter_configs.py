@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kdist.protocol.alter_configs import AlteredResourceResult
 from kdist.protocol.api import Api
-from kdist.protocol.schema import int8, int32, message, nullable_string, string, struct
+from kdist.protocol.schema import at, int8, int32, message, nullable_string, string, struct
 
 SET, DELETE, APPEND, SUBTRACT = range(4)  # operations; the last two are for lists
 
@@ -19,7 +19,7 @@ class SettingChange:
 
     name: string
     config_operation: int8
-    value: nullable_string
+    value: nullable_string = at(secret=True)
 
 
 @struct

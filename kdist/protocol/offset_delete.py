@@ -46,7 +46,7 @@ class ForgottenTopicResult:
 class OffsetDeleteResponse:
     """One result for each partition, or an error for the whole request and no results."""
 
-    error_code: int16
+    error_code: int16 = 0
     throttle_time_ms: int32 = 0
     topics: list[ForgottenTopicResult]
 

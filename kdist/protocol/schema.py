@@ -14,6 +14,7 @@ What a declaration can say:
 - `at(nullable_since=)`: the first version that may send None (without it, every version may);
 - `at(tag=)`: the field travels in the tagged section (KIP-482), and only if it differs from its
   default; a struct there is `X | None`, and None says that the tag is absent;
+- `at(secret=)`: the message's text form does not show the field;
 - `at(default=)`: what a decoder sets where the version lacks the field. Encoding any other value at
   such a version is refused, as Kafka does, unless the field is `ignorable`.
 
@@ -111,6 +112,7 @@ def at(
     nullable_since: int = 0,
     tag: int | None = None,
     ignorable: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare a field's versions, default or tag; see the module's docstring."""
     meta = {
@@ -119,6 +121,7 @@ def at(
         "nullable_since": nullable_since,
         "tag": tag,
         "ignorable": ignorable,
+        "secret": secret,
     }
     if default is dataclasses.MISSING:
         if since > 0 or until < NEVER or tag is not None:
@@ -165,7 +168,11 @@ def struct(cls: type[T]) -> type[T]:
 
 
 def _show(message: Any) -> str:
-    fields = (f"{name}={getattr(message, name)!r}" for name in message.__slots__)
+    secret = {each.name for each in dataclasses.fields(message) if each.metadata.get("secret")}
+    fields = (
+        f"{name}={'(secret)' if name in secret else repr(getattr(message, name))}"
+        for name in message.__slots__
+    )
     return f"{type(message).__qualname__}({', '.join(fields)})"
 
 

@@ -15,6 +15,7 @@ from kdist.protocol import (
     alter_partition,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
     controlled_shutdown,
     create_acls,
@@ -30,6 +31,7 @@ from kdist.protocol import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_user_scram_credentials,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -48,6 +50,8 @@ from kdist.protocol import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     stop_replica,
     sync_group,
     update_metadata,
@@ -89,6 +93,7 @@ _ROWS = (
     (sync_group.API, _each(160)),  # 14
     (describe_groups.API, _each(80)),  # 15
     (list_groups.API, _SMALL),  # 16
+    (sasl_handshake.API, _SMALL),  # 17
     (api_versions.API, _SMALL),  # 18
     (create_topics.API, _each(224)),  # 19
     (delete_topics.API, _each(96)),  # 20
@@ -102,6 +107,7 @@ _ROWS = (
     (alter_configs.API, _each(192)),  # 33
     (alter_replica_log_dirs.API, _each(160)),  # 34
     (describe_log_dirs.API, _each(80)),  # 35
+    (sasl_authenticate.API, _SMALL),  # 36
     (create_partitions.API, _each(160)),  # 37
     (delete_groups.API, _each(80)),  # 42
     (elect_leaders.API, _each(80)),  # 43
@@ -111,6 +117,8 @@ _ROWS = (
     (offset_delete.API, _each(80)),  # 47
     (describe_client_quotas.API, _SMALL),  # 48
     (alter_client_quotas.API, _each(32)),  # 49
+    (describe_user_scram_credentials.API, _SMALL),  # 50
+    (alter_user_scram_credentials.API, _SMALL),  # 51
     (alter_partition.API, _each(128)),  # 56
     (describe_cluster.API, _SMALL),  # 60
     (allocate_producer_ids.API, _SMALL),  # 67

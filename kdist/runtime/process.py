@@ -41,6 +41,7 @@ class Process(ABC):
         self.loop = loop
         self.clock = clock
         self.rng = rng
+        self.secrets = rng  # makes what nobody may foresee
         self.on_failure: Callable[[BaseException], None] | None = None
         self.context = copy_context()
         self.context.run(CURRENT.set, self)
@@ -164,6 +165,7 @@ class AsyncioProcess(Process):
         self, loop: asyncio.AbstractEventLoop, rng: random.Random | None = None, threads: int = 4
     ) -> None:
         super().__init__(loop, SystemClock(), rng or system_rng())
+        self.secrets = secure_rng()
         loop.set_exception_handler(self._take_exception)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kdist-blocking")
         self._results: deque[tuple[Done, BaseException | None]] = deque()  # its append is atomic
@@ -201,6 +203,11 @@ class AsyncioProcess(Process):
 def system_rng() -> random.Random:
     """A generator seeded by the operating system, where a test passes a fixed seed."""
     return random.Random()
+
+
+def secure_rng() -> random.Random:
+    """A generator for secrets and nonces: nobody can foresee its numbers."""
+    return random.SystemRandom()
 
 
 def process_of(context: dict[str, Any]) -> Process | None:

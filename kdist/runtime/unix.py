@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakSet
 
@@ -56,6 +58,15 @@ def send_file(socket_descriptor: int, file_descriptor: int, position: int, size:
     `BlockingIOError` if it can take none now; other `OSError`s as the kernel gives them.
     """
     return os.sendfile(socket_descriptor, file_descriptor, position, size)
+
+
+@contextmanager
+def nameless_file(content: bytes) -> Iterator[str]:
+    """A path, valid within this process, of a file on no disk: for code that reads only files."""
+    descriptor = os.memfd_create("kdist", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", buffering=0) as file:
+        file.write(content)
+        yield f"/proc/self/fd/{descriptor}"
 
 
 def keep_freed_blocks() -> None:

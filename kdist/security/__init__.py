@@ -1,1 +1,4 @@
-"""Who may do what: principals, ACLs, the rights of each API, SASL. It does no I/O."""
+"""Who may do what: principals, ACLs, rights, and exchanges that prove who somebody is.
+
+Pure: no loop, clock, file or socket; times and randomness are passed in.
+"""

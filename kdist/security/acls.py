@@ -153,7 +153,7 @@ class AclTable:
         assert pattern.kind in (PatternType.LITERAL, PatternType.PREFIXED), pattern
         stored = frozenset(acls or ())
         is_readable = acls is not None
-        former = self._stored.get(pattern, frozenset()), pattern not in self.unreadable
+        former = self.stored(pattern), pattern not in self.unreadable
         if former == (stored, is_readable):
             return
         self.version += 1
@@ -167,6 +167,10 @@ class AclTable:
         for pattern, acls in self._stored.items():
             for acl in acls:
                 yield pattern, acl
+
+    def stored(self, pattern: Pattern) -> frozenset[Acl]:
+        """The ACLs of a pattern, as they were given; none if they could not be read."""
+        return self._stored.get(pattern, frozenset())
 
     def patterns(self) -> Collection[Pattern]:
         """Each pattern that has ACLs, or has some that cannot be read."""

@@ -13,8 +13,9 @@ from contextvars import Context, copy_context
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
-from kdist.network.network import CLIENT_PATIENCE, Patience, Server, SocketOptions
+from kdist.network.network import CLIENT_PATIENCE, Patience, Server, SocketOptions, encrypting
 from kdist.network.tick import Tick
+from kdist.network.tls import ClientTls, ServerTls, TlsTransport
 from kdist.testing.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.testing.virtual_loop import VirtualLoop
 
@@ -27,6 +28,7 @@ _CONNECT_S_MAX = 30.0
 class _Listening(NamedTuple):
     make: Callable[[], asyncio.BaseProtocol]
     context: Context  # of the process that listens
+    wait_s: Callable[[], float]
 
 
 class SimulatedNetwork:
@@ -139,6 +141,8 @@ class SimulatedNetwork:
         listening = self._listening.get(remote)
         if listening is None:
             raise ConnectionRefusedError(f"nobody listens on {remote.host}:{remote.port}")
+        while (wait_s := listening.wait_s()) > 0:
+            await asyncio.sleep(wait_s)
         local = Address(host, self._free_port())
         protocol = make()
         mine = self._transport(local, remote, protocol, copy_context())
@@ -203,8 +207,10 @@ class SimulatedHost:
         host: str,  # noqa: ARG002 - a simulated host has one address, its name
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: ARG002, B008 - a tuple, of no meaning here
+        wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
     ) -> Server:
-        listening = _Listening(make, copy_context())
+        listening = _Listening(encrypting(make, tls, self), copy_context(), wait_s)
         return SimulatedServer(
             self._network, self._network.open(Address(self.name, port), listening)
         )
@@ -215,5 +221,13 @@ class SimulatedHost:
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,  # noqa: ARG002 - the simulation has its own
+        tls: ClientTls | None = None,
     ) -> P:
-        return await self._network.connect(self.name, make, Address(host, port))
+        remote = Address(host, port)
+        if tls is None:
+            return await self._network.connect(self.name, make, remote)
+        protocol = make()
+        transport = TlsTransport(protocol, tls, self.tick, self.loop, host)
+        await self._network.connect(self.name, lambda: transport, remote)
+        await transport.ready()
+        return protocol

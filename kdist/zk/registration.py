@@ -57,13 +57,12 @@ class BrokerRegistration(NamedTuple):
         """Whether kdist has registered it, and not Apache Kafka."""
         return (self.host, self.disk, self.content) != (None, None, None)
 
-    @property
-    def plain(self) -> list[Listener]:
-        """The listeners that kdist's clients can speak to: without TLS and SASL."""
-        return [each.listener for each in self.endpoints if each.protocol == "PLAINTEXT"]
+    def speaking(self, protocol: str) -> list[Listener]:
+        """The listeners of a security protocol."""
+        return [each.listener for each in self.endpoints if each.protocol == protocol]
 
     def encode(self) -> bytes:
-        plain = next(iter(self.plain), None)
+        plain = next(iter(self.speaking("PLAINTEXT")), None)
         fields: dict[str, object] = {
             "features": {},
             "listener_security_protocol_map": {e.listener.name: e.protocol for e in self.endpoints},

@@ -223,6 +223,11 @@ CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}", to_i
 # kdist's own
 VETTED_DISKS = _empty("/kdist/disks")
 VETTED_DISK = _row("/kdist/disks/{id}", _P, VettedDisk)  # of the broker with this id
+SECRETS = _empty("/kdist/secrets")
+SECRET = _text("/kdist/secrets/{name}", _P)  # base64
+SCRAM_SECRET = "scram"  # of which salt is made up for names without a credential
+DISCONNECTS = _empty("/kdist/disconnects")
+DISCONNECT = _text("/kdist/disconnects/disconnect_", _S)  # `User:name`
 LOCKS = _empty("/kdist/locks")
 # Persistent: a roll holds a lock across many commands, and whoever carries out moves another
 # (ops/roll_lock.py).
@@ -240,6 +245,7 @@ STARTING_PATHS = (
     *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, LOG_DIR_EVENTS)),
     *(TOPIC_SETTINGS.parent, CLIENT_SETTINGS.parent, USER_SETTINGS.parent),
     *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, VETTED_DISKS.path(), LOCKS.path()),
+    *(SECRETS.path(), DISCONNECTS.path()),
 )
 
 # Created too by one that decides by ACLs.

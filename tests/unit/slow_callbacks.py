@@ -21,7 +21,7 @@ EXCEPTIONS = {
         (
             "network/test_network_contract.py"
             f"::test_a_connection_whose_peer_reads_nothing_is_held_and_resumes_later[{world}]"
-            for world in ("real", "tick loop", "simulated")
+            for world in ("real", "tick loop", "simulated", "TLS", "simulated TLS")
         ),
         _PEER,
     ),

@@ -41,6 +41,7 @@ EXCEPTIONS = {
     "kdist/runtime/steps.py: broad except: *": "a job's edge: `failed` gets what a step raised",
     "tests/simulator/history.py: broad except: *": "a history's edge: a bug is what it found",
     "kdist/broker/dispatch.py: broad except: *": "a request's edge: crashes.py says what it costs",
+    "kdist/broker/authentication.py: broad except: *": "the same, before it is known whose",
     "kdist/controller/term.py: broad except: *": "a term's edge: it says what a bug costs",
     "kdist/spark/load/job.py: broad except: *": "a topic's edge: its load alone is abandoned",
     "kdist/broker/handlers/fetch.py: broad except: *": "that edge, when a waiting fetch is woken",

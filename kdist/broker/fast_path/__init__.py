@@ -6,9 +6,9 @@ the next one will share. The connection keeps that as its `context`, and `Dispat
 its frames to that fast path first.
 
 A fast path either answers byte for byte as the general path would, or declines the request. What
-it has registered holds for one scope: a request that one principal may send says nothing about
+it has registered holds for one scope: a request that one subject may send says nothing about
 another's, and a refused one is never registered. Neither is one of a client that has quotas; all
-is forgotten when quotas change.
+is forgotten when quotas or ACLs change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from kdist.model import Principal
 from kdist.network.connection import Connection
 from kdist.protocol.frame import RequestHeader
+from kdist.security.subjects import Subject
 
-Scope = tuple[Principal, str]
+Scope = tuple[Subject, str]
 """Who sends, and the name of the listener."""
 
 

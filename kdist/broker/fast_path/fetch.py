@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from kdist.broker.crashes import Crashes
 from kdist.broker.fast_path import Registered, Scope
 from kdist.broker.fast_path.one_partition import (
+    CachedResponse,
     Fetched,
     FetchTemplate,
     OneFetch,
@@ -44,6 +45,7 @@ from kdist.protocol.frame import (
 _NO_SESSION = (0, -1)  # id and epoch
 # With one short template per consumer these are never reached; more is unusual, or hostile.
 _TEMPLATES_MAX = 1000
+_SCOPES_MAX = 1000
 _FRAME_BYTES_MAX = 1000
 _EPOCH = struct.Struct(">i")
 _CORRELATION_ID = struct.Struct(">i")
@@ -84,9 +86,11 @@ class FetchFastPath:
         nearest = self._reader.handler.nearest
         if nearest is not None and request.rack_id not in ("", nearest.rack):
             return None  # it may be sent to a follower each time
+        if len(self._templates) >= _SCOPES_MAX and scope not in self._templates:
+            self.forget()
         templates = self._templates.setdefault(scope, {})
         if len(templates) >= _TEMPLATES_MAX:
-            templates.clear()
+            _forget(templates)
         _, listener = scope
         position = self._add(templates, listener, frame, header, request)
         return None if position is None else (self, position, templates)
@@ -94,7 +98,8 @@ class FetchFastPath:
     def forget(self) -> None:
         """As `FastPath.forget`. Connections keep their dicts, so these are emptied."""
         for each in self._templates.values():
-            each.clear()
+            _forget(each)
+        self._templates.clear()
 
     def _add(
         self,
@@ -145,6 +150,13 @@ class FetchFastPath:
         return True
 
 
+def _forget(templates: dict[Any, FetchTemplate | SessionFetchTemplate]) -> None:
+    """Recognise nothing of these, and have those that wait decided anew."""
+    for each in templates.values():
+        each.cached.is_forgotten = True
+    templates.clear()
+
+
 def _is_refused(response: FetchResponse) -> bool:
     """Whether any error was answered; not even a part of it may be repeated unasked (pure)."""
     return bool(response.error_code) or any(
@@ -181,6 +193,10 @@ class SessionFetchTemplate(NamedTuple):
     before: bytes
     after: bytes
     nothing: bytes
+
+    @property
+    def cached(self) -> CachedResponse:
+        return self.one.cached
 
     def offset_in(self, rest: bytes, cached: CachedPartition) -> int | None:
         """The fetch offset in `rest`, the bytes after the epoch; None if it is another request."""
@@ -245,7 +261,11 @@ class SessionFetchFastPath:
     ) -> bool:
         """As `FetchFastPath.try_handle`."""
         template: SessionFetchTemplate | None = templates.get(_name_in_session(frame, epoch_at))
-        session = None if template is None else self._sessions.get(template.one.request.session_id)
+        session = (
+            None
+            if template is None
+            else self._sessions.get(template.one.request.session_id, connection.subject)
+        )
         rest = bytes(frame[epoch_at + _EPOCH.size :])
         if template is None or session is None or not rest or len(session.partitions) != 1:
             return False

@@ -49,9 +49,11 @@ class CachedResponse:
     same offsets with other records.
     """
 
-    __slots__ = ("fetched", "key")
+    __slots__ = ("fetched", "is_forgotten", "key")
 
     def __init__(self) -> None:
+        self.is_forgotten = False
+        """Whether its template is: who waits by it may have lost the right since."""
         self.key: CacheKey | None = None
         self.fetched: Fetched
         """The result of that fetch, with its `answer`."""
@@ -265,11 +267,14 @@ class OneFetch(DelayedOperation):
             found = self._reader.find(self.template, self.offset)
             if found is None:
                 self._handle_long()
-            elif is_last or found.is_enough:
-                self._answer(found)
-            else:
+            elif not (is_last or found.is_enough):
                 release(found)
                 return False
+            elif self.template.cached.is_forgotten:
+                release(found)
+                self._handle_long()
+            else:
+                self._answer(found)
         except Exception as error:  # noqa: BLE001 - `Crashes` says what it costs
             self.crash(error)
         return True

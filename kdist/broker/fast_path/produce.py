@@ -49,6 +49,7 @@ _FIRST_FLEXIBLE_VERSION = 9
 _SHARED_START = 8
 _SHARED_BYTES_MAX = 1000
 _TEMPLATES_MAX = 10_000  # with the above, 20 MB
+_SCOPES_MAX = 1_000
 
 # Smaller frames are not counted: the shared receive space bounds them to `FLUSHED_BYTES` anyway.
 _LARGE_BYTES = 32 << 10
@@ -377,6 +378,8 @@ class ProduceFastPath:
             return None
         shared = bytes(frame[_SHARED_START:shared_end])
         log_start_offset = partition.log.start_offset
+        if len(self._templates) >= _SCOPES_MAX and scope not in self._templates:
+            self.forget()
         templates = self._templates.setdefault(scope, {})
         known = templates.get(shared)
         facts = _START.unpack_from(frame)[0], log_start_offset
@@ -385,6 +388,7 @@ class ProduceFastPath:
                 return None  # something else follows the records
             if sum(map(len, self._templates.values())) >= _TEMPLATES_MAX:
                 self.forget()
+                self._templates[scope] = templates
             key = TopicPartition(topic, data.index)
             coalesced = self._coalesced.setdefault(key, _Coalesced(key))
             _, listener = scope
@@ -396,6 +400,7 @@ class ProduceFastPath:
         self._coalesced.clear()
         for each in self._templates.values():
             each.clear()
+        self._templates.clear()
 
 
 def _template(

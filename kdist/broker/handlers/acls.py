@@ -7,6 +7,7 @@ this one (KAFKA-9386). Each change is logged, with who asked for it and from whe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ from kdist.protocol.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+from kdist.runtime.steps import parted
 from kdist.security.acl_filters import AclFilter, fault_of, fault_of_name, show_acl
 from kdist.security.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
 from kdist.security.principals import host_text
@@ -51,6 +53,7 @@ from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
+_PATTERNS_PER_STEP = 500
 _DISABLED = "no authorizer is configured on the broker: authorizer.class.name"
 
 
@@ -69,17 +72,19 @@ class AclsHandler:
             raise ApiError(Error.SECURITY_DISABLED, _DISABLED)
         return self._stored
 
-    def describe(self, asked: DescribeAclsRequest) -> DescribeAclsResponse:
-        """The ACLs in force that match, by pattern."""
+    async def describe(self, asked: DescribeAclsRequest) -> DescribeAclsResponse:
+        """The ACLs in force that match, by pattern. Of many, some in each turn of the loop."""
         try:
-            bindings, wanted = self._acls.table.bindings(), _filter(asked)
+            table, wanted = self._acls.table, _filter(asked)
         except ApiError as error:
             return DescribeAclsResponse(error_code=error.error, error_message=error.detail)
-        found: defaultdict[Pattern, list[Acl]] = defaultdict(list)
-        for pattern, acl in bindings:
-            if wanted.matches_pattern(pattern) and wanted.matches(acl):
-                found[pattern].append(acl)
-        resources = [_described(pattern, acls) for pattern, acls in sorted(found.items())]
+        resources = []
+        for some in parted(list(table.patterns()), _PATTERNS_PER_STEP):
+            for pattern in filter(wanted.matches_pattern, some):
+                acls = [acl for acl in table.stored(pattern) if wanted.matches(acl)]
+                if acls:
+                    resources.append(_described(pattern, acls))
+            await asyncio.sleep(0)
         return DescribeAclsResponse(error_code=Error.NONE, resources=resources)
 
     async def create(self, asked: CreateAclsRequest, who: str) -> CreateAclsResponse:

@@ -1,7 +1,8 @@
 """Requests between brokers: from the controller (keys 4 to 6: LeaderAndIsr and the like) and to it.
 
-They are accepted on the inter-broker listener only. If clients use it too, anybody who reaches the
-port and knows the epochs can send them, until there are ACLs.
+With ACLs, their sender needs ClusterAction on the cluster. Whether or not there are ACLs they are
+taken only where `Admission` says. Without ACLs, anybody who reaches the brokers' listener and knows
+the epochs can send them.
 
 Requests from a controller are refused if it was replaced, or they are meant for an earlier
 registration of this broker, or come on a connection that the controller has replaced by a newer
@@ -18,15 +19,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kdist.broker.handlers import Call
 from kdist.broker.handlers.init_producer_id import ProducerIds
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.settings.dynamic import TopicOverrides
+from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
 from kdist.errors import Error
-from kdist.model import TopicPartition, topic_name_fault
+from kdist.model import ANONYMOUS, TopicPartition, topic_name_fault
 from kdist.protocol.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -38,11 +40,44 @@ from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
 from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from kdist.replication.leadership import fence, updates_in
 from kdist.replication.replicas import Replicas
+from kdist.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
+
+
+class Admission(NamedTuple):
+    """From when on, and where, brokers' requests are taken: a second door behind their rights.
+
+    On `own` listeners from everybody; with ACLs, on `others`, where peers authenticate, from
+    who has ClusterAction. So brokers can move from one listener to another, one after the other.
+    """
+
+    registered: asyncio.Event
+    own: frozenset[str]
+    others: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: BrokerConfig, registered: asyncio.Event) -> Admission:
+        former = config.broker.inter_broker_listener_former
+        own = {config.inter_broker_listener, *([former.upper()] if former else ())}
+        has_acls = config.authorization.authorizer_class_name is not None
+        others = {each.name for each in config.listeners.values() if each.authenticates}
+        return cls(registered, frozenset(own), frozenset(others - own if has_acls else ()))
+
+    def lists(self, listener: str) -> bool:
+        """Whether a broker that connects there is told of these APIs."""
+        return listener in self.own or listener in self.others
+
+    def takes(self, call: Call) -> bool:
+        subject = call.connection.subject
+        return call.listener in self.own or (
+            call.listener in self.others
+            and subject.principal != ANONYMOUS
+            and subject.is_granted(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        )
 
 
 class ControlHandler:
@@ -55,7 +90,7 @@ class ControlHandler:
         overrides: TopicOverrides,
         controller: Controller,
         producer_ids: ProducerIds,
-        registered: asyncio.Event,
+        admission: Admission,
         updated: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self._replicas = replicas
@@ -63,7 +98,7 @@ class ControlHandler:
         self._overrides = overrides
         self._controller = controller
         self._producer_ids = producer_ids
-        self._registered = registered
+        self.admission = admission
         self._updated = updated
         self._in_order = asyncio.Lock()
         self._line = (0, 0)  # controller epoch and connection number of the newest request
@@ -143,7 +178,7 @@ class ControlHandler:
         replicas = self._replicas
         if error := self._refuse_listener(call):
             return error
-        await self._registered.wait()
+        await self.admission.registered.wait()
         if error := fence(request, replicas.controller_epoch, replicas.broker_epoch):
             return error
         line = (request.controller_epoch, call.connection.number)
@@ -154,12 +189,7 @@ class ControlHandler:
         return Error.NONE
 
     def _refuse_listener(self, call: Call) -> Error:
-        is_allowed = self.is_for_brokers(call.listener)
-        return Error.NONE if is_allowed else Error.CLUSTER_AUTHORIZATION_FAILED
-
-    def is_for_brokers(self, listener: str) -> bool:
-        """Whether brokers reach each other on the listener, whoever else does."""
-        return listener == self._controller.listener
+        return Error.NONE if self.admission.takes(call) else Error.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _carried_out(order: Callable[[Callable[[Response], None]], None]) -> Response:

@@ -55,6 +55,7 @@ from kdist.replication.in_sync import FollowerFetch
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
 from kdist.replication.throttles import is_listed
+from kdist.security.acls import CLUSTER_NAME, Operation, ResourceType
 from kdist.storage.reading import PageCache, Slice, read, trim, warm
 
 FIRST_VERSION_OF_ZSTD = 10
@@ -109,11 +110,12 @@ class FetchHandler:
 
     def _open(self, request: FetchRequest, call: Call) -> FetchContext | None:
         """What the request fetches; None if it was answered with an error."""
-        session = self.sessions.get(request.session_id)
+        owner = call.connection.subject
+        session = self.sessions.get(request.session_id, owner)
         if session is not None and session.watchers:
             self.replicas.delayed.changed(session)  # this request overtakes those that wait
         try:
-            return self.sessions.open(request, call.version)
+            return self.sessions.open(request, call.version, owner)
         except ApiError as error:
             call.answer(FetchResponse(error_code=error.error, responses=[]))
             return None
@@ -261,26 +263,41 @@ class _Fetch(DelayedOperation):
         self._cold: list[Slice] = []  # what would have to come from the disk
         self._watched_partitions: list[Partition] = []
         partitions, session = self._handler.replicas.partitions, self._context.session
+        is_limited = self._call.connection.subject.is_limited
+        if is_limited and session is not None:
+            session.note_rights()
         for cached in self._context.partitions if session is None else list(session.dirty):
             partition, what = partitions.get(cached.key), None
             if session is not None:
                 is_follower = self._follower_id >= 0
                 cached.depend_on(partition.growth if partition and is_follower else partition)
-            if partition is not None and self._is_at_end(partition, cached):
-                if self._follower_id >= 0:
-                    self._note_follower(partition, cached.asked)
-            else:
-                try:
+            try:
+                if is_limited:
+                    self._require_right(cached)
+                if partition is None or not self._is_at_end(partition, cached):
                     partition, what = self._read(cached)
-                except ApiError as error:
-                    self._is_due = True
-                    self._found.append((cached, None, self._refuse(cached, error)))
-                    continue
+                elif self._follower_id >= 0:
+                    self._note_follower(partition, cached.asked)
+            except ApiError as error:
+                self._is_due = True
+                self._found.append((cached, None, self._refuse(cached, error)))
+                continue
             self._watched_partitions.append(partition)
             if session is not None and what is None and self._is_clean(partition, cached):
                 session.clean(cached)
             else:
                 self._found.append((cached, partition, what))
+
+    def _require_right(self, cached: CachedPartition) -> None:
+        """Raise `ApiError` if the client may not read this, now; a waiting fetch asks again."""
+        cached.resolve(self._handler.sessions.name_of)
+        subject, topic = self._call.connection.subject, cached.key.topic
+        if not (
+            subject.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            if self._follower_id >= 0
+            else subject.may(Operation.READ, ResourceType.TOPIC, topic)
+        ):
+            raise ApiError(Error.TOPIC_AUTHORIZATION_FAILED)
 
     def _is_at_end(self, partition: Partition, cached: CachedPartition) -> bool:
         """Whether the fetch is valid and at the log end, so there is nothing to read."""

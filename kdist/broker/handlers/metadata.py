@@ -4,7 +4,8 @@
     all topics         the known ones
     a known name       its partitions, with LEADER_NOT_AVAILABLE where there is no leader
     an unknown name    LEADER_NOT_AVAILABLE if it is now being created (`AutoCreation`),
-                       else UNKNOWN_TOPIC_OR_PARTITION
+                       else UNKNOWN_TOPIC_OR_PARTITION; TOPIC_AUTHORIZATION_FAILED if it would be
+                       but the client may not create it
     an invalid name    INVALID_TOPIC_EXCEPTION; also for `a_b` if `a.b` exists and it would be
                        created
     an unknown id      UNKNOWN_TOPIC_ID, even if a name is given too
@@ -63,6 +64,7 @@ from kdist.protocol.metadata import (
     MetadataTopicResult,
 )
 from kdist.protocol.update_metadata import UpdatedPartition
+from kdist.security.subjects import Subject
 
 _FIRST_VERSION_OF_IDS = 12
 _FIRST_VERSION_OF_LISTENER_NOT_FOUND = 6
@@ -79,9 +81,9 @@ class MetadataHandler:
         self._cluster_id = cluster_id
 
     async def answer(
-        self, request: MetadataRequest, version: int, listener: str
+        self, request: MetadataRequest, version: int, listener: str, subject: Subject
     ) -> MetadataResponse:
-        """The metadata for clients on `listener`. They wait until this broker has some, since they
+        """The metadata for a client on `listener`. It waits until this broker has some, since it
         would take an empty answer for an empty cluster."""
         cache = self._cache
         await cache.loaded.wait()
@@ -98,7 +100,7 @@ class MetadataHandler:
             cluster_authorized_operations=(
                 ON_CLUSTER if request.include_cluster_authorized_operations else OMITTED
             ),
-            topics=list(self._topics(request, version, reachable)),
+            topics=list(self._topics(request, version, reachable, subject)),
         )
 
     async def describe_cluster(
@@ -131,7 +133,7 @@ class MetadataHandler:
         )
 
     def _topics(
-        self, request: MetadataRequest, version: int, reachable: Set[int]
+        self, request: MetadataRequest, version: int, reachable: Set[int], subject: Subject
     ) -> Iterator[MetadataTopicResult]:
         asked = request.topics
         if asked is None or (version == 0 and not asked):
@@ -142,10 +144,15 @@ class MetadataHandler:
                 yield _refused(Error.INVALID_REQUEST, each.name or "", each)
         else:
             for each in _once(asked):
-                yield self._topic(each, version, reachable, request)
+                yield self._topic(each, version, reachable, request, subject)
 
     def _topic(
-        self, asked: MetadataTopic, version: int, reachable: Set[int], request: MetadataRequest
+        self,
+        asked: MetadataTopic,
+        version: int,
+        reachable: Set[int],
+        request: MetadataRequest,
+        subject: Subject,
     ) -> MetadataTopicResult:
         name = asked.name
         if _is_by_id(asked):
@@ -156,9 +163,12 @@ class MetadataHandler:
         known = self._cache.topics.get(name)
         if known is not None:
             return self._known(name, known, version, reachable, request)
+        may_create = request.allow_auto_topic_creation
+        if self._creation.lacks_right(name, may_create, subject):
+            return _refused(Error.TOPIC_AUTHORIZATION_FAILED, name, asked)
         if topic_name_fault(name):
             return _refused(Error.INVALID_TOPIC_EXCEPTION, name, asked)
-        error = self._creation.ask_for(name, request.allow_auto_topic_creation)
+        error = self._creation.ask_for(name, may_create)
         return _refused(error, name, asked)
 
     def _known(

@@ -195,7 +195,8 @@ def decode_stored(
         try:
             return row.decode(path, znode.data).settings
         except CorruptZnode as error:  # the owner uses the layers below instead
-            logger.warning("ignored stored settings: %s", error)
+            is_secret = row is znodes.USER_SETTINGS
+            logger.warning("ignored stored settings: %s", path if is_secret else error)
     return {}
 
 

@@ -32,6 +32,7 @@ from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.arguments import check_listener
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.settings import checked_decoders
+from kdist.client.security import security_of
 from kdist.config.addresses import ConnectString
 from kdist.errors import UserError
 from kdist.network.network import AsyncioNetwork, Network
@@ -102,6 +103,7 @@ class Joined:
             ),
             lambda: self.rebalancer.look(),
             exclude_internal=settings.exclude_internal_topics,
+            protocol=settings.security_protocol,
         )
         self.rebalancer = Rebalancer(
             context.zk, registry, settings, self.streams, feed, context.tell, listener
@@ -130,6 +132,7 @@ def _feeding(settings: ConnectorSettings) -> consumer_settings.ConsumerSettings:
             "fetch_min_bytes": settings.fetch_min_bytes,
             "fetch_max_wait_ms": settings.fetch_wait_max_ms,
             "request_timeout_ms": settings.socket_timeout_ms,
+            **security_of(settings),
         }
     )
 

@@ -83,6 +83,7 @@ class Registry:
         on_change: Callable[[], None],
         *,
         exclude_internal: bool = True,
+        protocol: str = "PLAINTEXT",
     ) -> None:
         self.consumer = consumer
         self._zk = zk
@@ -90,6 +91,7 @@ class Registry:
         self._registration = registration
         self._on_change = on_change
         self._exclude_internal = exclude_internal
+        self._protocol = protocol
         self._watched: set[str] = set()
 
     # Reading, with watches
@@ -173,7 +175,7 @@ class Registry:
         if data is None:
             return []
         registration = znodes.BROKER.decode(path, data)
-        return [Address(each.host, each.port) for each in registration.plain]
+        return [Address(each.host, each.port) for each in registration.speaking(self._protocol)]
 
     # Being a member
 

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kdist.client import settings as shared
-from kdist.config.declare import Settings, setting, settings
+from kdist.client.security import SecuritySettings
+from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32
 from kdist.errors import UserError
 from kdist.model import topic_name_fault
 
 
 @settings
-class ConnectorSettings(Settings):
+class ConnectorSettings(SecuritySettings):
     """All settings of a connector."""
 
     group_id: str = setting(subject="Group", doc="The group to join, and to commit offsets for.")

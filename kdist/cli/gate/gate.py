@@ -15,6 +15,7 @@ import click
 
 from kdist.cli.gate.playbook import plan, rollback
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.connecting import ask_zookeeper
 from kdist.cli.shared.files import complete_files, read_settings_file
 from kdist.cli.shared.options import json_option, not_empty, print_json, say
 from kdist.cli.shared.show import show_count, show_error, show_size, show_time
@@ -47,19 +48,6 @@ lease_option = click.option(
     metavar="SECONDS",
     help="For how long the lock stays a run's that does not renew it.",
 )
-
-
-def ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """Run `work` with a ZooKeeper session of its own, and return its result."""
-    import asyncio
-
-    from kdist.client.zookeeper_session import zookeeper_at
-
-    async def run() -> T:
-        async with zookeeper_at(address) as zookeeper:
-            return await work(zookeeper)
-
-    return asyncio.run(run())
 
 
 def say_unknown(sentence: str, as_json: bool) -> None:
@@ -192,8 +180,12 @@ def gate(  # noqa: PLR0913 - a command's options
         subject = _subject(_ids("--broker", broker), host, zookeeper, path)
         ids, down = _ids("--expect", expected), _ids("--down", known_down)
         if run is not None:
-            ask(subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock()))
-        found = ask(subject.zookeeper, lambda z: _look(z, subject, ids, is_after, is_measured))
+            ask_zookeeper(
+                subject.zookeeper, lambda z: renew_lock(z, run, lease_s * 1000, SystemClock())
+            )
+        found = ask_zookeeper(
+            subject.zookeeper, lambda z: _look(z, subject, ids, is_after, is_measured)
+        )
     except LockHeld:
         raise
     except (KdistError, OSError) as error:
@@ -447,7 +439,7 @@ def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]
     if not zookeeper:
         raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
     try:
-        return ask(zookeeper, work)
+        return ask_zookeeper(zookeeper, work)
     except LockHeld:
         raise
     except (KdistError, OSError) as error:

@@ -108,6 +108,10 @@ class Clients:
         if attribute == _SERVERS:
             parse_addresses(given.text)
             return
+        row = next((row for row in _table(kinds[0]).TABLE if row.attribute == attribute), None)
+        if not is_file and row is not None and row.is_secret:
+            why = "whoever lists this host's processes would see it"
+            raise UserError(f"{given.name} belongs in a file, --config: {why}")
         for kind in kinds:
             if attribute in _TEXTS.get(kind, ()):
                 from kdist.client.producer.settings import read_settings

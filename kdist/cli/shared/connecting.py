@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kdist.cli.shared.client_settings import Clients
     from kdist.client.cluster import Cluster
     from kdist.model import TopicPartition
+    from kdist.zk.client import ZooKeeper
 
 T = TypeVar("T")
 
@@ -53,6 +54,19 @@ def ask_cluster(clients: Clients, work: Callable[[Cluster], Awaitable[T]]) -> T:
         ) from None
 
 
+def ask_zookeeper(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """Run `work` with a ZooKeeper session of its own, and return its result."""
+    import asyncio
+
+    from kdist.client.zookeeper_session import zookeeper_at
+
+    async def run() -> T:
+        async with zookeeper_at(address) as zookeeper:
+            return await work(zookeeper)
+
+    return asyncio.run(run())
+
+
 @asynccontextmanager
 async def _cluster(clients: Clients) -> AsyncIterator[Cluster]:
     from kdist.client.cluster import cluster_at, parse_addresses
@@ -64,7 +78,9 @@ async def _cluster(clients: Clients) -> AsyncIterator[Cluster]:
     from kdist.client.discovery import find_brokers
 
     settings = clients.admin(_CLIENT_ID)
-    addresses = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+    addresses = await find_brokers(
+        settings.bootstrap_servers, settings.zk_connect, settings.security_protocol
+    )
     with cluster_at(addresses, settings.connections, settings.default_api_timeout_ms) as cluster:
         yield cluster
 

@@ -20,6 +20,8 @@ from kdist.model import TopicPartition
 _LISTS = (Iterable, Collection, Sequence)
 _SIMPLE = {str: "a str", int: "an int", float: "a number", bool: "True or False", None: "None"}
 
+_SECRET = "passwords"  # the argument whose value no error shows
+
 
 def checked(
     operation: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]
@@ -46,7 +48,8 @@ def _checked(path: str, value: Any, hint: Any) -> Any:
     for each in _choices(hint):
         if _is_like(value, each):
             return _with_parts(path, value, each)
-    raise WrongType(f"{path} must be {_noun(hint)}, not {value!r}")
+    shown = f"a {type(value).__name__}" if path.startswith(_SECRET) else repr(value)
+    raise WrongType(f"{path} must be {_noun(hint)}, not {shown}")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from kdist.client import settings as shared
 from kdist.client.cluster import RETRY_MS
-from kdist.config.declare import Settings, setting, settings
+from kdist.client.security import SecurityKeywords, SecuritySettings, client_security
+from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32
 from kdist.network.client import ClientSettings
 
 
 @settings
-class AdminSettings(Settings):
+class AdminSettings(SecuritySettings):
     """All settings of an admin client."""
 
     bootstrap_servers: tuple[str, ...] = shared.bootstrap_servers()
@@ -35,10 +36,14 @@ class AdminSettings(Settings):
     @property
     def connections(self) -> ClientSettings:
         """Those of its connections."""
-        return ClientSettings(self.client_id, request_timeout_ms=self.request_timeout_ms)
+        return ClientSettings(
+            self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            security=client_security(self),
+        )
 
 
-class AdminKeywords(shared.ClientKeywords, total=False):
+class AdminKeywords(shared.ClientKeywords, SecurityKeywords, total=False):
     """The type of a dict of settings for `Admin`; what it takes by name."""
 
     default_api_timeout_ms: int

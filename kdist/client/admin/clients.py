@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, Unpack
 
 from kdist.client.admin import (
+    acls,
     brokers,
     disks,
     elections,
@@ -17,6 +18,7 @@ from kdist.client.admin import (
     records,
     settings,
     topics,
+    users,
 )
 from kdist.client.admin.arguments import checked
 from kdist.client.admin.client_settings import AdminKeywords, read_settings
@@ -53,6 +55,13 @@ class Operations(Measured, OtherNames):
     alter_quotas = Operation(quotas.alter_quotas)
     describe_client_quotas = Operation(quotas.describe_client_quotas)
     alter_client_quotas = Operation(quotas.alter_client_quotas)
+
+    describe_user_scram_credentials = Operation(users.describe_user_scram_credentials)
+    upsert_user_scram_credentials = Operation(users.upsert_user_scram_credentials)
+    delete_user_scram_credentials = Operation(users.delete_user_scram_credentials)
+    describe_acls = Operation(acls.describe_acls)
+    create_acls = Operation(acls.create_acls)
+    delete_acls = Operation(acls.delete_acls)
 
     list_groups = Operation(groups.list_groups)
     describe_groups = Operation(groups.describe_groups)
@@ -99,7 +108,9 @@ class AsyncAdmin(Operations):
         """Open the client; connections are made when needed. `UserError` if no broker is known."""
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
         settings = self.settings
-        brokers = await find_brokers(settings.bootstrap_servers, settings.zk_connect)
+        brokers = await find_brokers(
+            settings.bootstrap_servers, settings.zk_connect, settings.security_protocol
+        )
         connections = settings.connections._replace(metrics=self._meter.connections)
         self._cluster = Cluster(network, brokers, connections, settings.default_api_timeout_ms)
         return self

@@ -86,7 +86,9 @@ class Consumer(ConsumerMethods):
         """Look up the brokers in ZooKeeper, with `zk_connect`; `async with` calls this."""
         settings, cluster = self._core.settings, self._core.context.cluster
         if settings.zk_connect:
-            cluster.bootstrap = await find_brokers((), settings.zk_connect)
+            cluster.bootstrap = await find_brokers(
+                (), settings.zk_connect, settings.security_protocol
+            )
         return self
 
     # Records

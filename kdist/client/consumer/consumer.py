@@ -82,7 +82,9 @@ class Consumer(ConsumerMethods, Blocking):
         self._background = background = BackgroundLoop("kdist-consumer")
 
         async def open_core() -> Core:
-            brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
+            brokers = await find_brokers(
+                found.bootstrap_servers, found.zk_connect, found.security_protocol
+            )
             network = AsyncioNetwork(background.loop)
             rng, tell = system_rng(), background.call_back
             return Core(network, brokers, found, rng, decoders, tell, hooks)

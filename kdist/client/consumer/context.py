@@ -15,6 +15,7 @@ from kdist.client.committed import Offsets
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.metrics import ClientMeter
+from kdist.client.security import client_security
 from kdist.errors import ApiError, KdistError, UserError
 from kdist.metrics.clients import (
     ConsumerMetrics,
@@ -119,6 +120,7 @@ class ConsumerContext:
             settings.client_id,
             request_timeout_ms=settings.request_timeout_ms,
             metrics=self.meter.connections,
+            security=client_security(settings),
         )
         self.cluster = Cluster(network, bootstrap, connections, settings.default_api_timeout_ms)
         self.fetching = Lane(network, self.cluster, connections)

@@ -12,7 +12,8 @@ from kdist.client import settings as shared
 from kdist.client.coding import Coder, Decoder, checked_coder
 from kdist.client.consumer.interceptors import ConsumerInterceptor
 from kdist.client.metrics import OnStatistics
-from kdist.config.declare import Settings, setting, settings
+from kdist.client.security import SecurityKeywords, SecuritySettings
+from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32, int64
 from kdist.errors import UserError
 
@@ -22,7 +23,7 @@ Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
 @settings
-class ConsumerSettings(Settings):
+class ConsumerSettings(SecuritySettings):
     """The settings of a consumer whose values are numbers or text."""
 
     SEPARATOR = "_"
@@ -134,7 +135,7 @@ class ConsumerSettings(Settings):
         return self.isolation_level == "read_committed"
 
 
-class ConsumerKeywords(shared.ClientKeywords, total=False):
+class ConsumerKeywords(shared.ClientKeywords, SecurityKeywords, total=False):
     """The type of a dict of settings for `Consumer`; what it takes by name."""
 
     group_id: str | None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.background import ENDING, FORKED
 from kdist.client.backoff import backoff_s
-from kdist.client.cluster import MISSING_S, Cluster, api_error
+from kdist.client.cluster import MISSING_S, REFUSALS, Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import at_exit
 from kdist.client.producer.accumulator import (
@@ -54,6 +54,7 @@ from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topic import Topic
+from kdist.client.security import client_security
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER
 from kdist.network.client import ClientSettings
@@ -99,6 +100,7 @@ class Core:
             settings.client_id,
             request_timeout_ms=settings.request_timeout_ms,
             metrics=self.meter.connections,
+            security=client_security(settings),
         )
         self.loop = loop
         self.name = settings.client_id
@@ -179,7 +181,8 @@ class Core:
         """A core for these settings. `UserError` if they do not say where the brokers are."""
         plain = config.plain
         servers = (*plain.bootstrap_servers, *plain.broker_list)
-        return cls(context, config, await find_brokers(servers, plain.zk_connect))
+        found = await find_brokers(servers, plain.zk_connect, plain.security_protocol)
+        return cls(context, config, found)
 
     def _kick(self) -> None:
         self._sender.kick()
@@ -388,6 +391,9 @@ class Core:
         with self._metadata.awaited(need.topic):
             while True:
                 await self._metadata.changed()
+                error = self._metadata.last_error
+                if isinstance(error, ApiError) and error.error in REFUSALS:
+                    raise error
                 self.accumulator.check_open()
                 topic = self.accumulator.topics.get(need.topic)
                 if topic is None:

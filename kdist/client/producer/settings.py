@@ -16,7 +16,8 @@ from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.interceptors import ProducerInterceptor
 from kdist.client.producer.message import CallbackHandler
-from kdist.config.declare import Settings, setting, settings
+from kdist.client.security import SecurityKeywords, SecuritySettings
+from kdist.config.declare import setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError
 
@@ -24,7 +25,7 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remem
 
 
 @settings
-class ProducerSettings(Settings):
+class ProducerSettings(SecuritySettings):
     """The settings whose values are numbers or text."""
 
     bootstrap_servers: tuple[str, ...] = shared.bootstrap_servers()
@@ -141,7 +142,7 @@ class Callables(NamedTuple):
     on_statistics: OnStatistics | None = None
 
 
-class ProducerKeywords(shared.ClientKeywords, total=False):
+class ProducerKeywords(shared.ClientKeywords, SecurityKeywords, total=False):
     """The type of a dict of settings for `Producer`; what it takes by name."""
 
     broker_list: shared.Servers

@@ -12,9 +12,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -29,10 +29,11 @@ _OF_KRAFT = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "broker.session.timeout.ms": "2000",  # a killed broker may come back after this
     "broker.heartbeat.interval.ms": "400",
 }
+
+_PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 # Small sizes and short intervals, so that rolling, cleaning and retention happen within a test.
 SETTINGS = {
@@ -65,6 +66,7 @@ class KafkaBroker:
         zookeeper: str = "",
         broker_id: int = 1,
         port: int | None = None,
+        listeners: Mapping[str, str] = MappingProxyType({}),
         **settings: str,
     ) -> None:
         self.directory = directory
@@ -77,6 +79,8 @@ class KafkaBroker:
         self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self._others = listeners  # beside PLAINTEXT: the security protocol by name
+        self.addresses: dict[str, str] = {}  # of those
         self._diagnostics_start = 0
 
     def __enter__(self) -> Self:
@@ -149,12 +153,21 @@ class KafkaBroker:
             raise
 
     def _write_properties(self) -> Path:
-        free_port, controller_port = _free_ports(2)
+        free_port, controller_port, *ports = _free_ports(2 + len(self._others))
         self.address = (
             f"127.0.0.{self.id}:{self._port or free_port}"  # a host of its own, for placement
         )
         listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
-        settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
+        protocols = _PROTOCOLS
+        for (name, protocol), port in zip(self._others.items(), ports, strict=True):
+            self.addresses[name] = f"127.0.0.{self.id}:{port}"
+            listener += f",{name}://{self.addresses[name]}"
+            protocols += f",{name}:{protocol}"
+        settings = self._settings | {
+            "log.dirs": str(self.data),
+            "listeners": listener,
+            "listener.security.protocol.map": protocols,
+        }
         if self._zookeeper:
             settings |= {"broker.id": str(self.id), "zookeeper.connect": self._zookeeper}
         else:

@@ -13,7 +13,10 @@ from kdist.protocol.describe_acls import DescribeAclsRequest
 from kdist.security.acl_filters import AclFilter
 from kdist.security.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
 
-AUTHORIZER = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+AUTHORIZER = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 NEWEST = 3
 EVERYTHING = AclFilter()
 

@@ -16,7 +16,7 @@ from kdist.broker.redirection import LeaderHints, NearestReplica
 from kdist.errors import DiskFailed
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
-from kdist.model import ANONYMOUS, TopicPartition
+from kdist.model import TopicPartition
 from kdist.protocol.fetch import (
     VERSION_OF_TOPIC_IDS,
     FetchPartition,
@@ -26,6 +26,7 @@ from kdist.protocol.fetch import (
     FetchTopic,
 )
 from kdist.protocol.frame import RequestHeader, encode_request, encode_response
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
     BROKER,
@@ -41,7 +42,7 @@ from tests.written_records import iter_records
 
 CORRELATION_ID = 77
 LISTENER = "PLAINTEXT"
-SCOPE: Scope = (ANONYMOUS, LISTENER)
+SCOPE: Scope = (ANYBODY, LISTENER)
 
 
 class Broker(World):
@@ -165,7 +166,8 @@ def large(broker: Broker, *keys: TopicPartition, batches: int = 2, size: int = 1
 class Connection:
     """As the fast path needs it; `answers` is what was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, subject: Subject = ANYBODY) -> None:
+        self.subject = subject
         self.answers: list[bytes] = []
 
     def reserve(self) -> Connection:

@@ -11,7 +11,7 @@ from kdist.broker.handlers.produce import ProduceHandler
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.redirection import LeaderHints
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import ANONYMOUS, TopicPartition
+from kdist.model import TopicPartition
 from kdist.network.connection import Connection
 from kdist.protocol.frame import (
     RequestHeader,
@@ -29,6 +29,7 @@ from kdist.protocol.produce import (
 )
 from kdist.records.batch import HEADER, read_header, seal
 from kdist.records.compression import Codec
+from kdist.security.subjects import ANYBODY
 from tests.unit.replication.replication_world import CLICKS, Client, World, batch
 
 Answer = list[bytes]
@@ -101,7 +102,7 @@ class Broker:
         self.usual = ProduceFastPath(self.handler, self.world.clock, self.metrics, fail)
         self.has_fast_path = has_fast_path
         self.registered: Registered | None = None
-        self.scope: Scope = (ANONYMOUS, "PLAINTEXT")
+        self.scope: Scope = (ANYBODY, "PLAINTEXT")
         self.taken = 0
 
     def send(self, frame: memoryview, peer: Peer) -> bool:

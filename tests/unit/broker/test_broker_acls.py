@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from kdist.broker.handlers.acls import AclsHandler
 from kdist.broker.stored_security import StoredAcls
 from kdist.errors import Error, UserError
 from kdist.model import Principal
 from kdist.network.client import Client
+from kdist.protocol.describe_acls import DescribeAclsRequest
 from kdist.security.acl_filters import AclFilter
 from kdist.security.acls import Operation, Pattern, PatternType, Permission, ResourceType
+from kdist.zk.client import Znode
+from kdist.zk.errors import ConnectionLoss
 from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_acls import (
     AUTHORIZER,
@@ -301,6 +305,16 @@ async def test_no_change_of_two_made_at_once_is_lost(
         )
 
 
+@of_two
+async def test_hundreds_of_changes_are_followed_as_fast_as_they_are_made(
+    cluster: Cluster, client: Client, _: Client, /
+) -> None:
+    await add(client, *((topic(f"t{number}"), allow()) for number in range(300)))
+    made_s = cluster.loop.time()
+    await cluster.until(lambda: len(acls_of(cluster, 2).table.patterns()) == 300)
+    assert cluster.loop.time() - made_s < 0.2
+
+
 # ZooKeeper
 
 
@@ -337,6 +351,29 @@ async def test_a_change_while_zookeeper_is_lost_times_out(
     (deleted,) = await delete(client, AclFilter())
     assert deleted.error_code == Error.REQUEST_TIMED_OUT
     assert await described(client) == {(CLICKS, allow())}
+
+
+@of_two
+async def test_a_change_that_could_not_be_read_is_read_later_and_the_metric_says_so(
+    cluster: Cluster, _: Client, other: Client, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk, failures = cluster.zks[1], 1
+
+    async def get_many(paths: Sequence[str]) -> list[Znode | None]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ConnectionLoss
+        return await type(zk).get_many(zk, paths)
+
+    monkeypatch.setattr(zk, "get_many", get_many)
+    await add(other, (CLICKS, allow()))
+    await cluster.until(lambda: not failures)
+    await asyncio.sleep(1)
+    assert not may_read(cluster, "clicks")
+    assert metrics(cluster)["kdist_acl_current"] == 0
+    await cluster.until(lambda: may_read(cluster, "clicks"))
+    await cluster.until(lambda: metrics(cluster)["kdist_acl_current"] == 1)
 
 
 async def test_acls_that_cannot_be_read_close_what_they_are_of(
@@ -400,6 +437,32 @@ async def test_old_notifications_are_removed(cluster: Cluster, client: Client, /
     assert await zk.children("/kafka-acl-changes") == ["acl_changes_0000000001"]
 
 
+async def test_other_work_goes_on_while_thousands_of_acls_are_described(
+    cluster: Cluster, client: Client, /
+) -> None:
+    """Of what changes meanwhile, either state may be told."""
+    table = acls_of(cluster).table
+    for number in range(3_000):
+        table.set(topic(f"t{number}"), [allow()])
+    handler = AclsHandler(acls_of(cluster))
+    everything = DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    describing = asyncio.ensure_future(handler.describe(everything))
+    for turn in range(4):
+        await asyncio.sleep(0)
+        assert not describing.done()
+        table.set(topic(f"t{2_999 - turn}"), ())
+    assert len((await describing).resources) == 2_996
+    assert len(await described(client)) == 2_996
+
+
 # Without an authorizer
 
 
@@ -415,8 +478,8 @@ async def test_without_an_authorizer_there_are_no_acls(cluster: Cluster, client:
 
 @pytest.mark.played(by=plain)
 async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Client, /) -> None:
-    boss = "User:CN=b1,O=x; User:boss"
-    await cluster.started(2, **AUTHORIZER, **{"super.users": boss})
+    users = {"super.users": "User:CN=b1,O=x; User:boss;User:ANONYMOUS"}
+    await cluster.started(2, **AUTHORIZER | users)
     await add(await cluster.client(2), (topic("*"), allow()._replace(permission=Permission.DENY)))
     table = acls_of(cluster, 2).table
     for name, is_allowed in (("boss", True), ("CN=b1,O=x", True), ("alice", False)):
@@ -424,4 +487,4 @@ async def test_super_users_are_read_from_the_settings(cluster: Cluster, _: Clien
         asked = (who, "::1", Operation.READ, ResourceType.TOPIC, "t")
         assert table.permits(*asked) == is_allowed
     with pytest.raises(UserError, match=r"super\.users"):
-        cluster.broker(3, **AUTHORIZER, **{"super.users": "boss"})
+        cluster.broker(3, **AUTHORIZER | {"super.users": "boss"})

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from kdist.broker.authorization import Authorizer
 from kdist.broker.broker import State
 from kdist.broker.controller_access import ControllerAccess, move_leaders
+from kdist.broker.handlers import Call
+from kdist.broker.handlers.control import Admission
 from kdist.config.broker import BrokerSettings
+from kdist.config.faults import ConfigError
 from kdist.config.load import broker_from
+from kdist.config.security import ACL_AUTHORIZER
 from kdist.errors import ApiError, Error
+from kdist.metrics.broker import AuthorizationMetrics
+from kdist.metrics.declare import Family
+from kdist.model import ANONYMOUS, Principal
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol.allocate_producer_ids import AllocateProducerIdsRequest
 from kdist.protocol.alter_partition import AlterPartitionRequest
@@ -100,6 +109,54 @@ async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_the_contro
     request = ControlledShutdownRequest(broker_id=1, broker_epoch=1)
     answer = await (await cluster.client(2)).send(request, 3)
     assert answer.error_code == Error.NOT_CONTROLLER
+
+
+MOVING = {
+    "listeners": "OLD://:9092,NEW://:9093,SSL://:9094",
+    "listener.security.protocol.map": "OLD:PLAINTEXT,NEW:SASL_PLAINTEXT,SSL:SSL",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "ssl.keystore.location": "/key.pem",
+}
+ALICE, BROKER = Principal("User", "alice"), Principal("User", "broker")
+ON_ACLS = {"authorizer.class.name": ACL_AUTHORIZER, "super.users": "User:broker;User:ANONYMOUS"}
+
+
+def takes(listener: str, principal: Principal, **given: str) -> bool:
+    """Whether a broker of which MOVING and these are the settings takes a broker's request."""
+    config = broker_from(GIVEN | MOVING | {k.replace("_", "."): v for k, v in given.items()})
+    authorizer = Authorizer(config.authorization, VirtualClock(), Family(AuthorizationMetrics))
+    connection = SimpleNamespace(subject=authorizer.subject(principal, "10.0.0.1"))
+    call = SimpleNamespace(listener=listener, connection=connection)
+    return Admission.of(config, asyncio.Event()).takes(cast(Call, call))
+
+
+def test_the_brokers_listener_is_a_second_door_with_and_without_acls() -> None:
+    old = {"inter.broker.listener.name": "OLD"}
+    for given in (old, old | ON_ACLS):
+        assert takes("OLD", ANONYMOUS, **given)  # the rights were asked for before
+        assert not takes("NEW", ANONYMOUS, **given)
+        assert not takes("SSL", BROKER, **given)  # nobody authenticates there
+    assert not takes("NEW", BROKER, **old)
+    assert takes("NEW", BROKER, **old, **ON_ACLS)
+    assert not takes("NEW", ALICE, **old, **ON_ACLS)
+
+
+def test_a_dry_run_opens_no_second_door() -> None:
+    given = {"inter.broker.listener.name": "OLD", "authorizer.dry.run": "true"}
+    assert not takes("NEW", ALICE, **given, **ON_ACLS)
+    assert takes("NEW", BROKER, **given, **ON_ACLS)
+
+
+def test_the_listener_that_brokers_leave_is_open_for_as_long_as_it_is_named() -> None:
+    jaas = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="broker" password="x";'
+    )
+    new = {"inter.broker.listener.name": "NEW", "sasl.jaas.config": jaas}
+    assert not takes("OLD", ANONYMOUS, **new)
+    assert takes("OLD", ANONYMOUS, **new, **{"inter.broker.listener.former": "old"})
+    with pytest.raises(ConfigError, match=r"former is ODD, which is not in listeners"):
+        takes("OLD", ANONYMOUS, **new, **{"inter.broker.listener.former": "ODD"})
 
 
 async def test_controller_requests_are_accepted_on_the_brokers_listener_only(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kdist.broker.broker import Broker, State
-from kdist.broker.crashes import crash_response, ends_broker
+from kdist.broker.crashes import ends_broker, error_response
 from kdist.controller import commands
 from kdist.controller.loading import Loader
 from kdist.errors import DiskFailed, Error, PoisonousRequest
@@ -230,7 +230,7 @@ async def test_a_late_answer_to_a_crashed_request_is_dropped(
     broker.service._routes.direct[key] = fail_and_answer_later  # type: ignore[index]
     way = await closed_after(cluster, FindCoordinatorRequest(key="g"), 1)
     (call,) = calls
-    call.answer(crash_response(find_coordinator.API, 1))
+    call.answer(error_response(find_coordinator.API, 1, Error.UNKNOWN_SERVER_ERROR))
     await asyncio.sleep(1)
     assert len(way.frames()) == 1
 
@@ -252,7 +252,7 @@ def test_every_crash_response_can_be_encoded() -> None:
     carried = set()
     for api in TABLE:
         for version in range(api.oldest, api.newest + 1):
-            response = crash_response(api, version)
+            response = error_response(api, version, Error.UNKNOWN_SERVER_ERROR)
             if response is not None:
                 frame = encode_response(version, 1, response)
                 _, decoded = decode_response(api, version, bytes(frame)[4:])

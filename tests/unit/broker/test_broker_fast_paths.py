@@ -1,4 +1,4 @@
-"""The same bytes get the same answers with fast paths and without, for one principal only."""
+"""The same bytes get the same answers with fast paths and without, for one subject only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from kdist.broker.broker import Broker
 from kdist.broker.fast_path import Scope
 from kdist.errors import Error
-from kdist.model import ANONYMOUS, Principal
+from kdist.model import Principal
 from kdist.protocol.fetch import (
     FetchPartition,
     FetchPartitionResult,
@@ -26,6 +26,7 @@ from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.protocol.produce import ProducePartitionResult, ProduceResponse, ProduceTopicResult
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.replication.partition import Partition
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.testing.simulated_network import SimulatedNetwork
 from kdist.testing.simulated_transport import Conditions
 from tests.examples import first_of
@@ -152,7 +153,7 @@ class Side:
         return [each.file.read(0, each.size) for each in self.partition.log.segments]
 
 
-MALLORY = Principal("User", "mallory")
+MALLORY = Subject(Principal("User", "mallory"), "")
 REFUSED = Error.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -188,7 +189,7 @@ def refuse_mallory(broker: Broker, key: int) -> None:
     handler = routes.direct[key]
 
     def authorize(request: Any, call: Any) -> None:
-        if call.connection.principal == MALLORY:
+        if call.connection.subject is MALLORY:
             call.answer(refusal_of(request))
         else:
             handler(request, call)
@@ -196,11 +197,11 @@ def refuse_mallory(broker: Broker, key: int) -> None:
     routes.direct[key] = authorize
 
 
-async def connect(cluster: Cluster, broker: Broker, principal: Principal) -> Raw:
+async def connect(cluster: Cluster, broker: Broker, subject: Subject) -> Raw:
     way = await raw(cluster)
     await asyncio.sleep(0.1)
     (listener,) = broker._gateway._listeners
-    max(listener.connections, key=lambda each: each.number).principal = principal
+    max(listener.connections, key=lambda each: each.number).subject = subject
     return way
 
 
@@ -226,8 +227,8 @@ def test_a_refused_client_is_refused_again_whoever_else_sends_the_same(
         broker = await cluster.started()
         await create(await cluster.client(), "clicks")
         refuse_mallory(broker, api.key)
-        for principal, error in ((MALLORY, REFUSED), (ANONYMOUS, Error.NONE), (MALLORY, REFUSED)):
-            way = await connect(cluster, broker, principal)
+        for subject, error in ((MALLORY, REFUSED), (ANYBODY, Error.NONE), (MALLORY, REFUSED)):
+            way = await connect(cluster, broker, subject)
             for number in range(3):
                 header = RequestHeader(api.key, version, number, "a client")
                 way.send(bytes(encode_request(header, request_)))
@@ -238,8 +239,8 @@ def test_a_refused_client_is_refused_again_whoever_else_sends_the_same(
     cluster.run(scenario())
 
 
-@pytest.mark.parametrize("scope", [(MALLORY, "PLAINTEXT"), (ANONYMOUS, "OTHER")])
-def test_templates_are_shared_within_a_principal_and_a_listener_only(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [(MALLORY, "PLAINTEXT"), (ANYBODY, "OTHER")])
+def test_templates_are_shared_within_a_subject_and_a_listener_only(scope: Scope) -> None:
     asked = Asked(FetchedBroker())
     one, same, other = asked.register(), asked.register(), asked.register(scope=scope)
     assert one is not None

@@ -16,6 +16,7 @@ from kdist.model import TopicPartition
 from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.frame import RequestHeader, decode_response, encode_request
 from kdist.records.build import build_batch
+from kdist.security.subjects import ANYBODY
 from kdist.storage.reading import Slice, read
 from tests.unit.broker.broker_fetches import CORRELATION_ID, SCOPE, Asked, Broker, GeneralCall
 from tests.unit.broker.test_broker_session_fetch_fast_path import Consumer
@@ -99,6 +100,8 @@ _NS_PER_MS = 1_000_000
 
 class Wait:
     """A fetch from the end of what is exposed, on either path; also its connection."""
+
+    subject = ANYBODY
 
     def __init__(self, broker: Broker, path: FetchFastPath | None, **fields: int) -> None:
         self.broker = broker

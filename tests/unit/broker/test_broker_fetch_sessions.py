@@ -27,6 +27,7 @@ from kdist.protocol.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from kdist.security.subjects import ANYBODY
 from kdist.testing.virtual_clock import VirtualClock
 from tests.examples import examples
 from tests.refusals import refused
@@ -98,7 +99,7 @@ class Stage:
         )
 
     def open(self, asked: FetchRequest, version: int = 12) -> FetchContext:
-        return self.sessions.open(asked, version)
+        return self.sessions.open(asked, version, ANYBODY)
 
     def close(self, context: FetchContext, results: Results) -> tuple[int, Results]:
         """As `FetchSessions.close`, by the partitions' names."""

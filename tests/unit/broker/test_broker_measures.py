@@ -13,6 +13,7 @@ from kdist.broker.broker import Broker
 from kdist.broker.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from kdist.broker.measures import EVERY_MS, Measures
 from kdist.controller.context import ControllerContext
+from kdist.errors import UserError
 from kdist.groups.coordinator import Caller
 from kdist.metrics.groups import GroupLagMetrics
 from kdist.model import TopicPartition
@@ -57,6 +58,14 @@ async def ask(cluster: Cluster, given: bytes) -> tuple[int, str]:
     await cluster.until(lambda: asker.is_closed)
     head, _, body = asker.received.decode().partition("\r\n\r\n")
     return int(head.split()[1]), body
+
+
+async def with_token(cluster: Cluster, content: bytes | None) -> None:
+    """Start a broker whose pages are for those who have the token in that file."""
+    cluster.replace_disk(1)
+    if content is not None:
+        cluster.disks[1].replace("/d/token", content)
+    await cluster.started(http_address=":8080", http_token_file="/d/token")
 
 
 def get(path: str) -> bytes:
@@ -357,6 +366,40 @@ async def test_malformed_requests_get_an_error_status(
 ) -> None:
     await cluster.started(http_address=":8080")
     assert (await ask(cluster, given))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [
+        (b"", 401),
+        (b"Authorization: Bearer hunter2", 200),
+        (b"Host: m1\r\nAUTHORIZATION:bearer  hunter2 ", 200),
+        (b"Authorization: Bearer hunter", 401),
+        (b"Authorization: Bearer hunter22", 401),
+        (b"Authorization: Bearer", 401),
+        (b"Authorization: Basic hunter2", 401),
+        (b"X-Authorization: Bearer hunter2", 401),
+        (b"Authorization: Bearer \xff\x00", 401),
+        (b"Authorization: Bearer x\r\nAuthorization: Bearer hunter2", 401),
+    ],
+)
+async def test_pages_with_a_token_are_for_those_who_have_it(
+    cluster: Cluster, field: bytes, status: int
+) -> None:
+    await with_token(cluster, b"hunter2\n")
+    for path in (b"/metrics", b"/health", b"/nothing"):
+        head = b"GET %b HTTP/1.1\r\n%b\r\n\r\n" % (path, field)
+        given, body = await ask(cluster, head)
+        assert given == (404 if (status, path) == (200, b"/nothing") else status)
+        assert "kdist" not in body or status == 200
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n"])
+async def test_a_broker_without_the_token_that_it_shall_have_does_not_start(
+    cluster: Cluster, content: bytes | None
+) -> None:
+    with pytest.raises(UserError, match=r"http\.token\.file /d/token"):
+        await with_token(cluster, content)
 
 
 async def test_a_request_whose_head_never_ends_is_closed(cluster: Cluster) -> None:

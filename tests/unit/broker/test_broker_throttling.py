@@ -23,6 +23,8 @@ from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.fetch import ReplicaState
 from kdist.protocol.frame import RequestHeader
 from kdist.protocol.metadata import MetadataRequest
+from kdist.security.acls import Operation, ResourceType
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.testing.virtual_clock import VirtualClock
 from kdist.zk.znodes import DEFAULT_ENTITY
 from tests.simulator.cluster import PORT, Cluster, create, produce_request, records
@@ -299,6 +301,14 @@ def test_time_is_charged_where_a_handler_takes_it(monkeypatch: pytest.MonkeyPatc
     cluster.run(scenario())
 
 
+class Powerless(Subject):
+    """Whoever says that it is a broker."""
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
+        assert (operation, resource_type) == (Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        return False
+
+
 @pytest.mark.parametrize("api", [fetch.API, list_offsets.API, offset_for_leader_epoch.API])
 def test_what_followers_ask_costs_nothing(api: Api) -> None:
     quotas = Quotas(
@@ -309,12 +319,13 @@ def test_what_followers_ask_costs_nothing(api: Api) -> None:
     header = RequestHeader(api.key, 4, 1, "kdist")
     known = {"max_wait_ms": 0, "min_bytes": 0} if api is fetch.API else {}
     costs = {
-        replica: throttles.begin(
-            "", header, api.request(replica_id=replica, topics=[], **known), 99
+        (subject, replica): throttles.begin(
+            header, api.request(replica_id=replica, topics=[], **known), 99, subject
         )
         for replica in (-2, -1, 1, 7)
+        for subject in (ANYBODY, Powerless(ANYBODY.principal, ""))
     }
-    assert [replica for replica, throttle in costs.items() if throttle is None] == [1]
+    assert [key for key, throttle in costs.items() if throttle is None] == [(ANYBODY, 1)]
 
 
 async def test_a_client_that_has_gone_before_its_answer_is_not_kept_in_memory(

@@ -12,9 +12,10 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import patch
 
 from click.testing import CliRunner, Result
@@ -40,9 +41,10 @@ _real_zookeeper_at = zookeeper_session.zookeeper_at
 class CliCluster:
     """Brokers, and a way to run `kdist` against them. Owner: the test's thread."""
 
-    def __init__(self, directory: Path, brokers: int) -> None:
+    def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
         self._directory = directory
         self._count = brokers
+        self._settings = settings
         self._starts = 0
         self._loop = TickLoop()
         self._ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
@@ -146,6 +148,7 @@ class CliCluster:
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.num.partitions": "4",
             "controlled.shutdown.retry.backoff.ms": "50",  # they stop together
+            **self._settings,
         }
         world = BrokerContext(
             config=broker_from(settings),
@@ -164,9 +167,11 @@ class CliCluster:
 
 
 @contextlib.contextmanager
-def cli_cluster(directory: Path, brokers: int = 2) -> Iterator[CliCluster]:
-    """A running cluster, stopped in the end."""
-    cluster = CliCluster(directory, brokers)
+def cli_cluster(
+    directory: Path, brokers: int = 2, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[CliCluster]:
+    """A running cluster, stopped in the end; `settings` are all brokers'."""
+    cluster = CliCluster(directory, brokers, settings)
     started: Future[None] = Future()
     ending = threading.Event()
     sessions = patch.object(zookeeper_session, "zookeeper_at", cluster.zookeeper_at)

@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from kdist.cli.main import kdist
 from kdist.cli.shared.client_settings import Clients, client_options
 from kdist.cli.shared.options import print_json
+from kdist.client.admin.client_settings import read_settings
+from kdist.client.security import client_security
 from tests.unit.cli.cli_cluster import CliCluster
 
 PROFILES = {
@@ -51,6 +53,20 @@ def given(home: Path, *words: str, **variables: str) -> dict[str, Any]:
     producer: dict[str, Any] = json.loads(result.stdout)[0]
     assert producer.pop("delivery_timeout_ms") == 30_000
     return producer
+
+
+def test_a_user_and_its_password_come_from_a_file(home: Path) -> None:
+    secured = {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": "secret",
+    }
+    lines = (f"{name.replace('_', '.')}={value}\n" for name, value in secured.items())
+    (home / "kdist/secured.properties").write_text("".join(lines))
+    found = given(home, "--profile", "secured")
+    assert secured.items() <= found.items()
+    assert client_security(read_settings(found)) is not None
 
 
 def test_without_a_word_the_default_broker_is_asked(tmp_path: Path) -> None:
@@ -120,6 +136,7 @@ def test_the_first_producers_name_for_brokers_is_understood(home: Path) -> None:
         ("partitioner=murmur", "partitioner is 'murmur', and must be one of sticky, round_robin"),
         ("bootstrap.servers=b", "'b' is not a broker's address: give host:port."),
         ("group.id=g", "group.id is a consumer's setting, and this command has none."),
+        ("sasl.password=x", "sasl.password belongs in a file, --config: "),
         ("value_encoder=str", "no client has a setting value_encoder"),
     ],
 )

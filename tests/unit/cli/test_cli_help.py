@@ -34,6 +34,7 @@ COMMANDS = [
         "standalone",
         *("topics alter", "topics apply", "topics create", "topics delete"),
         *("topics delete-records", "topics describe", "topics list"),
+        *("users create", "users delete", "users list", "users passwd"),
     )
 ]
 LOCAL = ("completion", "config", "standalone")

@@ -33,6 +33,9 @@ COMMANDS = """
     configs alter topic clicks --unset retention.ms
     configs describe broker 1
     configs list
+    acls add --principal User:etl --operation read --topic clicks --zookeeper memory:2181
+    acls list --zookeeper memory:2181
+    acls remove --topic clicks --yes --zookeeper memory:2181
     cluster describe
     cluster disks --replicas
     cluster elect clicks

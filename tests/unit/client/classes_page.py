@@ -23,7 +23,13 @@ SECTIONS += ("ToLatest", "ToOffset", "ToTime", "AdminKeywords", "ConsumerKeyword
 SECTIONS += ("ProducerKeywords", "ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord")
 SECTIONS += ("Errors",)
 
+ACLS = "unit/client/test_client_admin_acls.py"
 ELSEWHERE = {  # the beginning of a sentence: where it is tried, and a word of that test
+    "The ACLs in force that match": (ACLS, "described"),
+    "Create ACLs; those that there": (ACLS, "create_acls"),
+    "`SomeFailed` if any could not be": (ACLS, "some.value.failed"),
+    "Delete the ACLs that match any": (ACLS, "delete_acls"),
+    "`SomeFailed` if some filters could": (ACLS, "some.value.done"),
     "The error for which a batch is sent again": (
         "unit/cli/test_cli_produce.py",
         "what_keeps_records_from_being_acknowledged",

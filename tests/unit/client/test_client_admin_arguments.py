@@ -19,11 +19,18 @@ from kdist import (
     ToTime,
     aio,
 )
+from kdist.client.admin.acls import AclBinding
 from kdist.client.admin.arguments import checked
 from kdist.client.admin.clients import Operations
-from kdist.client.operation import Operation
+from kdist.client.operation import Operation as AdminOperation
 from kdist.errors import WrongType
+from kdist.security.acl_filters import AclFilter
+from kdist.security.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType
 
+BINDING = AclBinding(
+    Pattern(ResourceType.TOPIC, "t", PatternType.LITERAL),
+    Acl("User:a", "*", Operation.READ, Permission.ALLOW),
+)
 HERE = TopicPartition("t", 0)
 NEITHER = (5, 1.5, object(), True)
 NAME = ("t", (*NEITHER, b"t", None, ["t"], {"t": 1}, NewTopic("t")))
@@ -89,12 +96,24 @@ TABLE: dict[str, dict[str, tuple[Any, tuple[Any, ...]]]] = {
         "validate_only": FLAG,
     },
     "describe_client_quotas": {},
+    "describe_user_scram_credentials": {"names": (["a"], (*NEITHER, "a", b"a", [5], [None]))},
+    "upsert_user_scram_credentials": {
+        "passwords": ({"alice": "secret"}, (5, "a", ["a"], {"a": None}, {5: "a"}, {"a": b"b"})),
+        "mechanism": NAME,
+        "iterations": (4096, ("3", b"3", 1.5, True, [3], {"t": 3})),
+    },
+    "delete_user_scram_credentials": {"names": NAMES, "mechanism": NAME},
     "alter_client_quotas": {
         "client_id": ("t", (*NEITHER, b"t", ["t"])),
         "given": QUOTAS,
         "unset": NAMES,
         "validate_only": FLAG,
     },
+    "describe_acls": {"wanted": (AclFilter(), (*NEITHER, "t", [AclFilter()], AclFilter(5)))},
+    "create_acls": {
+        "acls": ([BINDING], (*NEITHER, "t", BINDING, ["t"], [("t", "t")], [BINDING.pattern])),
+    },
+    "delete_acls": {"filters": ([AclFilter()], (*NEITHER, "t", None, [5], [AclFilter(name=5)]))},
     "list_groups": {},
     "describe_groups": {"names": NAMES},
     "delete_groups": {"names": NAMES},
@@ -128,7 +147,7 @@ def test_the_table_has_every_argument_of_every_call() -> None:
     found = {
         name: [*inspect.signature(each.function).parameters][1:]
         for name, each in vars(Operations).items()
-        if isinstance(each, Operation)
+        if isinstance(each, AdminOperation)
     }
     assert {name: [*row] for name, row in TABLE.items()} == found
 

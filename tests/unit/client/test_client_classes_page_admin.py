@@ -23,6 +23,7 @@ from kdist import (
     OffsetAndTimestamp,
     OffsetRange,
     Producer,
+    QuotaOwner,
     SomeFailed,
     UserError,
     WakenUp,
@@ -45,7 +46,8 @@ from tests.unit.client.classes_page import (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
-    with cli_cluster(tmp_path_factory.mktemp("classes")) as running:
+    path = tmp_path_factory.mktemp("classes")
+    with cli_cluster(path, settings={"scram.alter.over.clear.enable": "true"}) as running:
         yield running
 
 
@@ -151,8 +153,8 @@ def test_settings_are_administered(cluster: CliCluster, admin: Admin) -> None:
 
 
 def test_quotas_of_clients(admin: Admin) -> None:
-    says("All quotas that are set, by client id and name; the default's under None.")
-    says("Set some quotas of a client, or with None of all")
+    says("The quotas of client ids alone, by client id and name; the default's under None.")
+    says("As `alter_quotas`, of a client id alone, or with None of all without their own.")
     says("Either all of them are changed, at once, or none.")
     admin.alter_client_quotas("etl", {"producer_byte_rate": 1000, "request_percentage": 12.5})
     admin.alter_client_quotas(None, {"consumer_byte_rate": 2000})
@@ -164,6 +166,49 @@ def test_quotas_of_clients(admin: Admin) -> None:
     admin.alter_client_quotas("etl", unset=own)
     admin.alter_client_quotas(None, unset=["consumer_byte_rate"])
     assert admin.describe_client_quotas() == {}
+
+
+def test_quotas_of_users(admin: Admin) -> None:
+    says("All quotas that are set, by owner and name.", "Set some quotas, and unset others.")
+    says("Whose quotas: a user's, a client id's, or those of a user's clients with that id.")
+    says("None is no part of it.", '"<default>" stands for each that has none of its own.')
+    alice, all_of_alice = QuotaOwner("alice"), QuotaOwner("alice", "<default>")
+    admin.alter_quotas(alice, {"producer_byte_rate": 1000})
+    admin.alter_quotas(all_of_alice, {"request_percentage": 12.5})
+    assert admin.describe_client_quotas() == {}
+    assert admin.describe_quotas() == {
+        alice: {"producer_byte_rate": 1000.0},
+        all_of_alice: {"request_percentage": 12.5},
+    }
+    admin.alter_quotas(alice, unset=["producer_byte_rate"])
+    admin.alter_quotas(all_of_alice, unset=["request_percentage"])
+    assert admin.describe_quotas() == {}
+
+
+def test_scram_credentials_of_users(admin: Admin) -> None:
+    says("Set users' passwords for a mechanism; users succeed and fail one by one.")
+    sha_256 = "SCRAM-SHA-256"
+    admin.upsert_user_scram_credentials({"ann": "secret", "ben": "secret"}, sha_256, 5000)
+    with pytest.raises(UserError, match="4095 iterations are not allowed: 4096 to 16384 are"):
+        admin.upsert_user_scram_credentials({"ann": "secret"}, iterations=4095)
+    with pytest.raises(UserError, match="not a SCRAM mechanism"):
+        admin.upsert_user_scram_credentials({"ann": "secret"}, "PLAIN")
+    with pytest.raises(UserError, match="the password of user ann is empty"):
+        admin.upsert_user_scram_credentials({"ann": ""})
+    says("The iterations of each credential, by user and mechanism; without `names` of all users.")
+    ann, ben = {"ann": {sha_256: 5000}}, {"ben": {sha_256: 5000}}
+    assert admin.describe_user_scram_credentials() == ann | ben
+    assert admin.describe_user_scram_credentials(["ben"]) == ben
+    says("RESOURCE_NOT_FOUND for a name that has no credential.")
+    with refused(Error.RESOURCE_NOT_FOUND, "nobody"):
+        admin.describe_user_scram_credentials(["ben", "nobody"])
+    says("Delete users' credentials for a mechanism; users succeed and fail one by one.")
+    says("Brokers of kdist close the connections that were opened with them.")  # its gate's test
+    with refused(Error.RESOURCE_NOT_FOUND, "nobody"):
+        admin.delete_user_scram_credentials(["ann", "nobody"], sha_256)
+    assert admin.describe_user_scram_credentials() == ben
+    admin.delete_user_scram_credentials(["ben"], sha_256)
+    assert admin.describe_user_scram_credentials() == {}
 
 
 def test_partitions_move_to_other_brokers(cluster: CliCluster, admin: Admin) -> None:

@@ -52,7 +52,14 @@ CLIENTS: list[tuple[str, type[Settings], Any, tuple[str, ...]]] = [
     ("Consumer", ConsumerSettings, ConsumerKeywords, CALLABLES),
     ("Admin", AdminSettings, AdminKeywords, ()),
 ]
-PLAIN = {Kind.BOOLEAN: bool, Kind.INT: int, Kind.LONG: int, Kind.DOUBLE: float, Kind.STRING: str}
+PLAIN = {
+    Kind.BOOLEAN: bool,
+    Kind.INT: int,
+    Kind.LONG: int,
+    Kind.DOUBLE: float,
+    Kind.STRING: str,
+    Kind.PASSWORD: str,
+}
 
 
 def shown(row: Setting) -> Any:
@@ -63,10 +70,8 @@ def shown(row: Setting) -> Any:
     if row.shape.kind is Kind.LIST:
         one: Any = Literal[choices]
         return one | typing.Sequence[one]
-    if choices:
-        numbers = tuple(int(each) for each in choices if each.lstrip("-").isdigit())
-        return Literal[(*choices, *numbers)]
-    kind: Any = PLAIN[row.shape.kind]
+    numbers = tuple(int(each) for each in choices if each.lstrip("-").isdigit())
+    kind: Any = Literal[(*choices, *numbers)] if choices else PLAIN[row.shape.kind]
     return kind | None if row.shape.nullable else kind
 
 

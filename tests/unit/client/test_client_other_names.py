@@ -185,7 +185,7 @@ def test_each_name_that_is_refused_so_is_on_a_page() -> None:
             kdist.UserError,
             "end_",
         ),
-        (lambda: kdist.Admin(NOWHERE, security_protocol="SSL"), kdist.UserError, "no TLS"),
+        (lambda: kdist.Admin(NOWHERE, sasl_kerberos_name="x"), kdist.UserError, "no Kerberos"),
         (lambda: kdist.Producer({"bootstrap.servers": NOWHERE}), TypeError, r"\*\*settings"),
         (lambda: kdist.Consumer("t", bootstrap_servers=NOWHERE), TypeError, "Consumer.subscribe"),
         (lambda: kdist.KafkaProducer, ImportError, "Producer"),

@@ -23,6 +23,11 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
+@pytest.fixture(params=["real", "tick loop", "simulated"])
+def clear_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from WORLDS[request.param]()
+
+
 @pytest.fixture(params=[real_world, turning_world])
 def socket_world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from request.param()

@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import random
 import socket
+import ssl
 import struct
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -14,8 +16,16 @@ from kdist.config.network import NetworkSettings
 from kdist.errors import ProtocolError
 from kdist.metrics.broker import NetworkMetrics
 from kdist.network.connection import Connection, ResponseSlot
-from kdist.network.listener import Listener
-from kdist.network.network import AsyncioNetwork, Network
+from kdist.network.listener import Bounds, Listener
+from kdist.network.network import (
+    CLIENT_PATIENCE,
+    AsyncioNetwork,
+    Network,
+    Patience,
+    Server,
+    SocketOptions,
+)
+from kdist.network.tls import ClientTls, ServerTls
 from kdist.runtime.process import AsyncioProcess, Process
 from kdist.runtime.tick_loop import TickLoop
 from kdist.testing.simulated_network import SimulatedNetwork
@@ -23,8 +33,10 @@ from kdist.testing.simulated_transport import Conditions
 from kdist.testing.virtual_clock import VirtualClock
 from kdist.testing.virtual_loop import VirtualLoop
 from kdist.testing.virtual_process import VirtualProcess
+from tests.certificates import client_context, server_context
 
 T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 WAIT_S = 20
 
 
@@ -62,6 +74,69 @@ class World:
         return found
 
 
+class TlsNetwork:
+    """Another network, all of whose connections have TLS."""
+
+    def __init__(
+        self,
+        below: Network,
+        server: ssl.SSLContext | None = None,
+        client: ssl.SSLContext | None = None,
+    ) -> None:
+        self._below = below
+        self.loop = below.loop
+        self.tick = below.tick
+        self.server_context = server or server_context()
+        self.client_context = client or client_context()
+        self.bounds: dict[str, int] = {}  # of a server
+        self.began_s = time.time() - below.loop.time()
+
+    def now_ms(self) -> int:
+        return int((self.began_s + self.loop.time()) * 1000)
+
+    async def listen(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+        wait_s: Callable[[], float] = float,
+        tls: ServerTls | None = None,
+    ) -> Server:
+        tls = ServerTls(lambda: self.server_context, self.now_ms, **self.bounds)
+        return await self._below.listen(make, host, port, options, wait_s, tls)
+
+    async def connect(
+        self,
+        make: Callable[[], P],
+        host: str,
+        port: int,
+        patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
+    ) -> P:
+        tls = ClientTls(lambda: self.client_context, self.now_ms)
+        return await self._below.connect(make, host, port, patience, tls)
+
+    async def connect_in_clear(self, make: Callable[[], P], host: str, port: int) -> P:
+        """A peer that does not speak TLS."""
+        return await self._below.connect(make, host, port)
+
+
+def tls_world() -> Iterator[World]:
+    yield from map(_with_tls, turning_world())
+
+
+def simulated_tls_world(seed: int = 1, conditions: Conditions | None = None) -> Iterator[World]:
+    yield from map(_with_tls, simulated_world(seed, conditions))
+
+
+def _with_tls(world: World) -> World:
+    client = TlsNetwork(world.client)
+    server = client if world.server is world.client else TlsNetwork(world.server)
+    world.server, world.client = server, client
+    return world
+
+
 def turning_world() -> Iterator[World]:
     yield from real_world(TickLoop())
 
@@ -84,6 +159,8 @@ WORLDS: dict[str, Callable[[], Iterator[World]]] = {
     "real": real_world,
     "tick loop": turning_world,
     "simulated": simulated_world,
+    "TLS": tls_world,
+    "simulated TLS": simulated_tls_world,
 }
 
 
@@ -135,7 +212,13 @@ class Answering:
 class Served:
     """A listener with its handler and metrics, and its port."""
 
-    def __init__(self, world: World, handler: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        handler: Any = None,
+        bounds: Bounds | None = None,
+        **settings: Any,
+    ) -> None:
         self.world = world
         self.handler = handler or Answering()
         self.metrics = NetworkMetrics()
@@ -146,6 +229,7 @@ class Served:
             NetworkSettings(**settings),
             self.metrics,
             self._process,
+            bounds,
         )
         self.port = 0
 
@@ -191,7 +275,7 @@ class RawPeer(asyncio.BufferedProtocol):
         """Send no more, but go on receiving. Nothing that was sent is left in the transport."""
         connected = self.transport.get_extra_info("socket")
         if connected is None:
-            self.transport.write_eof()
+            getattr(self.transport, "_below", self.transport).write_eof()
         else:
             connected.shutdown(socket.SHUT_WR)
 

@@ -176,6 +176,7 @@ async def test_a_request_timeout_ends_the_connection(world: World) -> None:
         assert client.is_closed
 
 
+@pytest.mark.parametrize("world", ["simulated", "simulated TLS"], indirect=True)
 async def test_each_request_has_its_own_timeout_which_ends_with_its_answer(world: World) -> None:
     async with Served(world, Broker()) as served:
         client = await connect(served)

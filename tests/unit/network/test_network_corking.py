@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from network_files import CONTENT, File, Part
 from network_world import (
     Answering,
     RawPeer,
@@ -26,44 +26,14 @@ from kdist.network import socket_transport
 from kdist.network.connection import Connection
 from kdist.network.socket_transport import SocketTransport
 from kdist.runtime import tick_loop
-from kdist.runtime.disk import Disk
 from kdist.runtime.tick_loop import TickLoop
 
 HEAD_BYTES = 5
-CONTENT = random.Random(6).randbytes(3_000_000)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     yield from turning_world()
-
-
-class File:
-    """A real one, whose pages from `cold_from` on have left the cache."""
-
-    def __init__(self, path: str, cold_from: int) -> None:
-        self._file = Disk().create(path)
-        self._file.write([CONTENT], 0)
-        self.path, self.read, self.fileno = path, self._file.read, self._file.fileno
-        self.cold_from = cold_from
-        self.released = 0
-        self.generation = 0  # its segment's
-
-    def read_cached(self, position: int, size: int) -> bytes | None:
-        return None if position >= self.cold_from else self._file.read(position, size)
-
-
-class Part:
-    def __init__(self, file: File, position: int, size: int) -> None:
-        self.file, self.position, self.size = file, position, size
-        self.is_cold = position >= file.cold_from
-        self.segment, self.generation = file, file.generation
-
-    def __len__(self) -> int:
-        return self.size
-
-    def release(self) -> None:
-        self.file.released += 1
 
 
 class Fetching(Answering):
@@ -213,7 +183,7 @@ def exchange_with(
         async with Served(world, handler) as served:
             peer = await served.peer()
             await until(lambda: bool(handler.connected))
-            transport = handler.connected[0]._sender._socket_transport
+            transport = handler.connected[0]._sender._direct
             assert transport is not None
             send = transport.direct_send
 

@@ -12,10 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from network_world import RawPeer, Served, World, framed, simulated_world
+from network_world import (
+    RawPeer,
+    Served,
+    World,
+    framed,
+    simulated_tls_world,
+    simulated_world,
+)
 
 from kdist.network.connection import Connection, Limits, ResponseSlot
 from kdist.network.connection_state import CHANGE, DECODING, PRODUCES, WORK, Reason
@@ -127,10 +134,13 @@ def step(rng: random.Random, peer: RawPeer, handler: Acting, left: list[bytes]) 
             peer.transport.resume_reading()
 
 
+@pytest.mark.parametrize("make", [simulated_world, simulated_tls_world])
 @pytest.mark.parametrize("seed", first_of(range(SEEDS), 20))
-def test_no_history_breaks_a_connections_order_holds_or_limits(seed: int) -> None:
+def test_no_history_breaks_a_connections_order_holds_or_limits(
+    seed: int, make: Callable[[int, Conditions], Iterator[World]]
+) -> None:
     rng = random.Random(seed)
     conditions = Conditions(cut_share=rng.choice((0.0, 0.5)))
-    for world in simulated_world(seed, conditions):
+    for world in make(seed, conditions):
         world.run(play(world, rng))
         assert world.server.tick.buffers.taken_bytes == 0

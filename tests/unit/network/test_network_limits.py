@@ -5,11 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from network_world import Answering, RawPeer, Served, World, framed, until
+from network_world import Answering, RawPeer, Served, World, framed, simulated_world, until
 
+from kdist.config.security import ListenerLimits
 from kdist.network.connection import Connection, Limits
+from kdist.network.listener import Bounds, ConnectionQuotas, Listener
+
+
+@pytest.fixture
+def simulated() -> Iterator[World]:
+    yield from simulated_world()
+
+
+def from_host(listener: Listener, host: str) -> Connection:
+    """A connection that is not made yet, of a peer at that address."""
+    connection = Connection(listener)
+    connection.host = host
+    return connection
 
 
 async def send_garbage(peer: RawPeer, rng: random.Random) -> None:
@@ -25,8 +41,8 @@ async def send_garbage(peer: RawPeer, rng: random.Random) -> None:
         peer.send(b"good", b"bad", b"unseen")
 
 
-async def test_a_connection_over_max_connections_is_closed_at_once(world: World) -> None:
-    async with Served(world, max_connections=2) as served:
+async def test_a_connection_over_max_connections_is_closed_at_once(clear_world: World) -> None:
+    async with Served(clear_world, max_connections=2) as served:
         first, second = await served.peer(), await served.peer()
         third = await served.peer()
         await third.closed()
@@ -40,13 +56,102 @@ async def test_a_connection_over_max_connections_is_closed_at_once(world: World)
         assert await fourth.answers(1) == [b"room again"]
 
 
-async def test_a_connection_over_the_limit_of_its_address_is_closed(world: World) -> None:
-    async with Served(world, max_connections_per_ip=1) as served:
+async def test_a_connection_over_the_limit_of_its_address_is_closed(clear_world: World) -> None:
+    async with Served(clear_world, max_connections_per_ip=1) as served:
         first, second = await served.peer(), await served.peer()
         await second.closed()
         first.send(b"one is allowed")
         assert await first.answers(1) == [b"one is allowed"]
         assert served.metrics.refused_connections == 1
+
+
+async def test_an_address_may_have_a_limit_of_its_own(simulated: World) -> None:
+    given = ("::ffff:0a00:0001:2", "10.0.0.2:1")
+    async with Served(
+        simulated, max_connections_per_ip=3, max_connections_per_ip_overrides=given
+    ) as served:
+        admitted = served.listener.admit
+        for host, most in (("10.0.0.1", 2), ("::ffff:10.0.0.2", 1), ("10.0.0.3", 3)):
+            found = [admitted(from_host(served.listener, host)) for _ in range(4)]
+            assert [bool(each) for each in found] == [True] * most + [False] * (4 - most)
+        served.listener.connections.clear()
+        served.listener._is_empty.set()
+
+
+async def test_a_listeners_own_limit_holds_besides_the_brokers(world: World) -> None:
+    bounds = Bounds(ConnectionQuotas(), ListenerLimits(max_connections=1), is_spared=True)
+    async with Served(world, bounds=bounds) as served:
+        first = await served.peer()
+        with suppress(OSError):  # under TLS it is refused before it is connected
+            await (await served.peer()).closed()
+        assert not first.is_closed
+        assert served.metrics.refused_connections == 1
+
+
+async def test_connections_above_the_rate_wait_for_the_next_second(simulated: World) -> None:
+    loop = simulated.loop
+    async with Served(simulated, max_connection_creation_rate=3) as served:
+        await asyncio.sleep(1 - loop.time() % 1)
+        start_s = loop.time()
+        taken_s: list[float] = []
+
+        async def connect() -> None:
+            await served.peer()
+            taken_s.append(loop.time() - start_s)
+
+        await asyncio.gather(*(connect() for _ in range(8)))
+        assert [int(each) for each in taken_s] == [0, 0, 0, 1, 1, 1, 2, 2]
+        assert not served.metrics.refused_connections
+
+
+async def test_the_brokers_rate_is_over_all_listeners_but_the_brokers_own(
+    simulated: World,
+) -> None:
+    shared = Bounds(ConnectionQuotas())
+    rate = {"max_connection_creation_rate": 2}
+    async with (
+        Served(simulated, bounds=shared, **rate) as first,
+        Served(simulated, bounds=shared, **rate) as second,
+        Served(simulated, bounds=shared._replace(is_spared=True), **rate) as spared,
+    ):
+        await asyncio.sleep(1 - simulated.loop.time() % 1)
+        await first.peer()
+        await second.peer()
+        assert first.listener._wait_s() > 0
+        assert second.listener._wait_s() > 0
+        assert not spared.listener._wait_s()
+
+
+async def test_a_listeners_own_rate_is_its_alone(simulated: World) -> None:
+    shared = Bounds(ConnectionQuotas())
+    own = shared._replace(own=ListenerLimits(max_connection_creation_rate=1), is_spared=True)
+    async with (
+        Served(simulated, bounds=own) as slow,
+        Served(simulated, bounds=shared) as other,
+    ):
+        await asyncio.sleep(1 - simulated.loop.time() % 1)
+        await slow.peer()
+        assert slow.listener._wait_s() > 0
+        assert not other.listener._wait_s()
+
+
+async def test_a_connection_that_has_to_wait_is_accepted_later(world: World) -> None:
+    waits_s = [0.01, 0.01]
+    made: list[RawPeer] = []
+
+    def make() -> RawPeer:
+        made.append(RawPeer())
+        return made[-1]
+
+    server = await world.server.listen(
+        make, world.host, 0, wait_s=lambda: waits_s.pop() if waits_s else 0.0
+    )
+    peer = await world.client.connect(RawPeer, world.host, server.port)
+    await until(lambda: bool(made))
+    assert not waits_s
+    server.close()
+    peer.transport.close()
+    await until(lambda: made[0].is_closed)
 
 
 async def test_idle_and_unfinished_connections_time_out_and_waiting_ones_do_not(
@@ -154,7 +259,9 @@ def test_random_bytes_end_their_connection_and_others_are_served(world: World) -
     assert buffers.free_bytes <= 1 << 20
 
 
-def test_thousands_of_connects_leave_nothing_behind(world: World) -> None:
+def test_thousands_of_connects_leave_nothing_behind(clear_world: World) -> None:
+    world = clear_world
+
     async def scenario() -> None:
         async with Served(world) as served:
             good = await served.peer()

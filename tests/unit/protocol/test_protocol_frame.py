@@ -46,9 +46,9 @@ def framed(content: bytes) -> bytes:
 
 
 ADVERTISED = {  # docs: the protocol table
-    0: 11, 1: 17, 2: 9, 3: 12, 8: 8, 9: 8, 10: 4, 11: 9, 12: 4, 13: 5, 14: 5, 15: 5, 16: 5, 18: 4,
-    19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 29: 3, 30: 3, 31: 3, 32: 4,
-    33: 2, 34: 2, 35: 4, 37: 3, 42: 2, 43: 2, 44: 1, 45: 0, 46: 0, 47: 0, 48: 1, 49: 1, 60: 1,
+    0: 11, 1: 17, 2: 9, 3: 12, 8: 8, 9: 8, 10: 4, 11: 9, 12: 4, 13: 5, 14: 5, 15: 5, 16: 5, 17: 1,
+    18: 4, 19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 34: 2, 35: 4,
+    36: 2, 37: 3, 42: 2, 43: 2, 44: 1, 45: 0, 46: 0, 47: 0, 48: 1, 49: 1, 50: 0, 51: 0, 60: 1,
 }  # fmt: skip
 every_api = pytest.mark.parametrize("api", TABLE, ids=[api.name for api in TABLE])
 
@@ -92,6 +92,20 @@ def test_a_size_outside_the_limit_is_refused_before_its_content_arrives(size):
     assert bytes_wanted(buffer, 0, 3, 100) == 4
     with pytest.raises(ProtocolError, match=str(size)):
         bytes_wanted(buffer, 0, 4, 100)
+
+
+@pytest.mark.parametrize(
+    ("begin", "protocol"),
+    [
+        (b"\x15\x03\x03\x00", "TLS"),
+        (b"\x16\x03\x01\x02", "TLS"),
+        (b"HTTP", "HTTP"),
+        (b"GET ", "HTTP"),
+    ],
+)
+def test_another_protocol_in_the_place_of_a_size_is_named(begin, protocol):
+    with pytest.raises(ProtocolError, match=f"looks like {protocol}"):
+        bytes_wanted(b"_" + begin, 1, 5, 100)
 
 
 def test_the_largest_frame_is_within_the_limit():
@@ -341,7 +355,7 @@ def test_an_unknown_version_of_another_api_is_refused_with_its_header(version):
     assert caught.value.header == RequestHeader(1, version, 9, None)
 
 
-@pytest.mark.parametrize("key", [-1, 17, 999])
+@pytest.mark.parametrize("key", [-1, 38, 999])
 def test_an_unknown_api_is_refused(key):
     with pytest.raises(ProtocolError, match=f"key {key}"):
         decode_request(key.to_bytes(2, "big", signed=True) + bytes(8))

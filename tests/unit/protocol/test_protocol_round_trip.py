@@ -40,7 +40,7 @@ every_case = every_version_of(ALL_CASES)
 SAMPLES = 15
 KAFKA_PYTHON = [
     importlib.import_module(f"kafka.protocol.{name}")
-    for name in ("admin", "consumer", "metadata", "producer")
+    for name in ("admin", "consumer", "metadata", "producer", "sasl")
 ]
 
 
@@ -143,8 +143,8 @@ def test_tags_of_a_newer_peer_are_kept_and_sent_on(case):
 
 
 def test_as_many_messages_are_compared_as_the_peers_have():
-    assert len(IN_KAFKA_PYTHON) == 402  # all but keys 4 to 7 and the records of __consumer_offsets
-    assert len(IN_KIO) == 364
+    assert len(IN_KAFKA_PYTHON) == 416  # all but keys 4 to 7 and the records of __consumer_offsets
+    assert len(IN_KIO) == 378
 
 
 @every_version_of(IN_KAFKA_PYTHON)

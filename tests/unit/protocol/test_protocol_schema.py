@@ -10,7 +10,11 @@ import pytest
 
 from kdist.errors import ApiError, Error, ProtocolError
 from kdist.protocol import compiler
+from kdist.protocol.alter_configs import ReplacingSetting
+from kdist.protocol.alter_user_scram_credentials import ScramUpsertion
 from kdist.protocol.compiler import codec_for
+from kdist.protocol.incremental_alter_configs import SettingChange
+from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kdist.protocol.schema import (
     at,
     bytes_,
@@ -297,6 +301,23 @@ class Nothing:
 @message()
 class Hollow:
     items: list[Nothing]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        SaslAuthenticateRequest(auth_bytes=b"hunter2"),
+        SaslAuthenticateResponse(error_code=0, auth_bytes=b"hunter2"),
+        ScramUpsertion(
+            name="alice", mechanism=1, iterations=4096, salt=b"hunter2", salted_password=b"hunter2"
+        ),
+        SettingChange(name="ssl.key.password", config_operation=0, value="hunter2"),
+        ReplacingSetting(name="ssl.key.password", value="hunter2"),
+    ],
+)
+def test_the_text_form_of_a_message_has_no_secret(told: object) -> None:
+    assert "hunter2" not in repr(told)
+    assert "(secret)" in repr(told)
 
 
 def test_a_codec_is_compiled_once():

@@ -36,7 +36,9 @@ BROKERS = ("live_brokers", "live_leaders")
 FEW = {
     *("ControlledShutdown", "Heartbeat", "LeaveGroup", "ListGroups", "ApiVersions"),
     *("InitProducerId", "DescribeClientQuotas", "AlterClientQuotas", "DescribeCluster"),
-    *("AllocateProducerIds", "DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("AllocateProducerIds", "SaslHandshake", "SaslAuthenticate"),
+    *("DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
 }
 
 

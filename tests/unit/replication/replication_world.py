@@ -38,6 +38,7 @@ from kdist.records.build import build_batch, read_batch
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
 from kdist.runtime.steps import run_steps
+from kdist.security.subjects import ANYBODY, Subject
 from kdist.storage.background import DirectoryContext
 from kdist.storage.directory import LogDirectory
 from kdist.storage.meta import Identity
@@ -72,6 +73,8 @@ class Turns:
 
 class Client:
     """A connection as handlers see it."""
+
+    subject: Subject = ANYBODY
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -58,6 +58,8 @@ ACLS: dict[ZnodeAcl, tuple[str, ...]] = {
         "/log_dir_event_notification",
         "/kdist/disks",
         "/kdist/disks/{id}",
+        "/kdist/disconnects",
+        "/kdist/disconnects/disconnect_",
         "/kdist/locks",
         "/kdist/locks/{name}",
     ),
@@ -65,6 +67,8 @@ ACLS: dict[ZnodeAcl, tuple[str, ...]] = {
         "/config/brokers/{id}",
         "/config/users/{user}",
         "/config/users/{user}/clients/{client}",
+        "/kdist/secrets",
+        "/kdist/secrets/{name}",
     ),
     OPEN: (
         "/consumers",
