@@ -8,7 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from kdist.config.addresses import ConnectString
+from kdist.errors import UserError
+from kdist.zk.client import SessionState
 from kdist.zk.errors import ConnectionLoss, Untrusted
 from kdist.zk.kazoo_client import KazooZooKeeper
 from kdist.zk.security import ZooKeeperSecurity
@@ -25,10 +27,11 @@ from tests.integration.zookeeper_server import (
     CONNECTION_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     SecureHost,
+    Way,
     real_world,
     running,
 )
-from tests.unit.zk.zk_contract import RequestContract, in_loop
+from tests.unit.zk.zk_contract import RequestContract, in_loop, until
 from tests.unit.zk.zk_session_contract import SessionContract
 
 PASSWORD = "of-ann-and-nobody-else"
@@ -120,6 +123,39 @@ async def test_no_log_has_the_password(host: SecureHost, caplog: pytest.LogCaptu
     assert "Sending request" in caplog.text
     assert PASSWORD not in caplog.text
     assert PASSWORD not in repr(ZooKeeperSecurity(digest=f"ann:{PASSWORD}"))
+
+
+@in_loop
+async def test_a_client_whose_files_are_spoilt_connects_again_when_they_are_good(
+    host: SecureHost,
+) -> None:
+    contexts: list[Callable[[], ssl.SSLContext]] = [client_context]
+    tried: list[int] = []
+
+    def context() -> ssl.SSLContext:
+        tried.append(len(contexts))
+        return contexts[-1]()
+
+    def spoilt() -> ssl.SSLContext:
+        raise UserError("zookeeper.ssl.truststore.location: cannot read /ca.pem")
+
+    way = Way(host.settings.host, host.secure_port)
+    connect = ConnectString.parse(await way.start())
+    zk = KazooZooKeeper(connect, SESSION_TIMEOUT_MS, 15_000, ZooKeeperSecurity(context))
+    await zk.connect()
+    for bad in (spoilt, partial(client_context, trusts=Authority("another").pem)):
+        contexts.append(bad)
+        way.cut()
+        way.mend()
+        await until(lambda: tried.count(len(contexts)) > 2)
+        assert zk.state is SessionState.SUSPENDED
+        contexts.append(client_context)
+        await until(lambda: zk.state is not SessionState.SUSPENDED)
+        if zk.state is SessionState.EXPIRED:
+            await zk.reconnect()
+        await zk.exists("/")
+    await zk.close()
+    way.close()
 
 
 # A cluster
