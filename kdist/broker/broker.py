@@ -52,7 +52,7 @@ from kdist.zk.client import SessionState
 from kdist.zk.errors import (
     ConnectionLoss,
     CorruptZnode,
-    NoSuchServer,
+    Misconfigured,
     SessionExpired,
     ZooKeeperError,
 )
@@ -260,7 +260,7 @@ class Broker:
                     await zk.reconnect()
                 return await work()
             except (ConnectionLoss, SessionExpired) as error:
-                if isinstance(error, NoSuchServer) and zk.state is SessionState.CLOSED:
+                if isinstance(error, Misconfigured) and zk.state is SessionState.CLOSED:
                     raise  # after a session it is the resolver that fails, and not the address
                 logger.warning("waiting for ZooKeeper: %s", error)
                 self.context.status(f"waiting for ZooKeeper: {error}")

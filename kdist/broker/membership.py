@@ -30,6 +30,7 @@ from kdist.zk.errors import (
     ConnectionLoss,
     CorruptZnode,
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     SessionExpired,
@@ -177,7 +178,7 @@ class Membership:
             is_connected = self._zk.state is SessionState.CONNECTED
             if is_connected and self._registered_in != self._zk.session_id:
                 await self.register(self._registration, self._cluster_id)
-        except (ConnectionLoss, SessionExpired) as error:
+        except (ConnectionLoss, SessionExpired, NoAuth) as error:
             logger.warning("not registered: %s", error)
             await asyncio.sleep(_RETRY_MS / 1000)
             self._changed.set()

@@ -38,6 +38,7 @@ from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.tick_loop import TickLoop
 from kdist.runtime.unix import raise_limit
 from kdist.zk.kazoo_client import KazooZooKeeper
+from kdist.zk.security import read_security
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +154,7 @@ class BrokerProcess:
                 ConnectString.parse(zookeeper.connect),
                 zookeeper.session_timeout_ms,
                 zookeeper.connection_timeout_ms,
+                read_security(zookeeper, Disk().read),
             ),
             host=socket.gethostname(),
             boot_id=boot_id(),

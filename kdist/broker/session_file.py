@@ -26,6 +26,7 @@ from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.zk.client import SessionKey
 from kdist.zk.kazoo_client import end_session
+from kdist.zk.security import read_security
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ async def end_last_session(config: BrokerConfig, files: Files, boot_id: str) -> 
     if key is None:
         return f"{broker} has left no session"
     connect = ConnectString.parse(config.zookeeper.connect)
-    if await end_session(connect, key, END_TIMEOUT_MS):
+    security = read_security(config.zookeeper, files.read)
+    if await end_session(connect, key, END_TIMEOUT_MS, security):
         return f"the session of {broker}, 0x{key.id:x}, is ended"
     return f"the session of {broker}, 0x{key.id:x}, was over already"

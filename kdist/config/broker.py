@@ -9,7 +9,7 @@ from typing import Literal
 
 from kdist.config.addresses import PROTOCOLS
 from kdist.config.declare import Settings, Synonym, setting, settings
-from kdist.config.kinds import int32, int64
+from kdist.config.kinds import int32, int64, secret
 from kdist.config.security import Mechanism
 
 
@@ -185,4 +185,50 @@ class ZooKeeperSettings(Settings):
         default_of_synonym=True,
         doc="A starting broker that has reached no ZooKeeper server for this long says so, and "
         "goes on waiting; unset, the session timeout.",
+    )
+    ssl_client_enable: bool = setting(
+        default=False,
+        doc="Whether the servers are spoken to by TLS: `zookeeper.connect` has their secure ports.",
+    )
+    ssl_keystore_location: str | None = setting(
+        default=None,
+        doc="A PEM file with the broker's private key, certificate and chain, which all brokers "
+        "may share: ZooKeeper knows the broker by the certificate's name.",
+    )
+    ssl_keystore_type: str = setting(
+        default="PEM", doc="The format of the certificate and key: PEM."
+    )
+    ssl_keystore_password: secret | None = setting(
+        default=None, doc="The password of an encrypted private key."
+    )
+    ssl_truststore_location: str | None = setting(
+        default=None,
+        doc="A PEM file with the CAs that sign the servers' certificates; unset, those of the "
+        "machine.",
+    )
+    ssl_truststore_type: str = setting(
+        default="PEM", doc="The format of the trusted certificates: PEM."
+    )
+    ssl_endpoint_identification_algorithm: Literal["HTTPS"] | None = setting(
+        default="HTTPS",
+        doc="Whether the host name in a server's certificate is checked; empty, it is not.",
+    )
+    digest_file: str | None = setting(
+        default=None,
+        doc="kdist's own: a file with `user:password`, by which ZooKeeper knows the broker.",
+    )
+    digest_sasl_enable: bool = setting(
+        default=False,
+        doc="kdist's own: whether they are shown by SASL's DIGEST-MD5, as brokers of Apache Kafka "
+        "do, in place of the scheme `digest`; it needs the package pure-sasl.",
+    )
+    digest_over_clear_enable: bool = setting(
+        default=False,
+        doc="kdist's own: whether the scheme `digest`, which sends the password as it is, is "
+        "allowed without TLS.",
+    )
+    set_acl: bool = setting(
+        default=False,
+        doc="Whether each znode is created so that only its creator's identity may change it, and "
+        "only that may read those with secrets.",
     )

@@ -15,7 +15,7 @@ from kdist.config.addresses import (
     parse_numbers_by_host,
 )
 from kdist.config.broker_config import BrokerConfig
-from kdist.config.listener_rules import jaas_can_be_read
+from kdist.config.listener_rules import CONVERTED, jaas_can_be_read
 from kdist.config.security import prefix_of
 from kdist.errors import UserError
 
@@ -50,6 +50,52 @@ def zookeeper_can_be_read(config: BrokerConfig) -> str | None:
     except UserError as fault:
         return str(fault)
     return None
+
+
+def zookeeper_stores_are_pem(config: BrokerConfig) -> str | None:
+    """`zookeeper.ssl.keystore.type` and `zookeeper.ssl.truststore.type` are PEM."""
+    zookeeper = config.zookeeper
+    types = {"keystore": zookeeper.ssl_keystore_type, "truststore": zookeeper.ssl_truststore_type}
+    for store, kind in types.items():
+        if kind.upper() != "PEM":
+            return f"zookeeper.ssl.{store}.type is {kind}, but kdist reads PEM only: {CONVERTED}"
+    return None
+
+
+def zookeeper_tls_is_enabled(config: BrokerConfig) -> str | None:
+    """With certificates for ZooKeeper, `zookeeper.ssl.client.enable` is true."""
+    zookeeper = config.zookeeper
+    stores = (zookeeper.ssl_keystore_location, zookeeper.ssl_truststore_location)
+    if zookeeper.ssl_client_enable or not any(stores):
+        return None
+    return "zookeeper.ssl.* has certificates, but zookeeper.ssl.client.enable is not true"
+
+
+def zookeeper_digest_is_not_shown_in_clear(config: BrokerConfig) -> str | None:
+    """`zookeeper.digest.file` needs TLS, or SASL, or `zookeeper.digest.over.clear.enable`."""
+    zookeeper = config.zookeeper
+    if (
+        zookeeper.digest_file is None
+        or zookeeper.ssl_client_enable
+        or zookeeper.digest_sasl_enable
+        or zookeeper.digest_over_clear_enable
+    ):
+        return None
+    return (
+        "zookeeper.digest.file would be sent in clear: set zookeeper.ssl.client.enable, or"
+        " zookeeper.digest.over.clear.enable if nobody can listen"
+    )
+
+
+def znodes_have_a_creator(config: BrokerConfig) -> str | None:
+    """`zookeeper.set.acl` needs an identity: `zookeeper.digest.file`, or a certificate."""
+    zookeeper = config.zookeeper
+    if not zookeeper.set_acl or zookeeper.digest_file or zookeeper.ssl_keystore_location:
+        return None
+    return (
+        "zookeeper.set.acl needs an identity that may change znodes: set zookeeper.digest.file or"
+        " zookeeper.ssl.keystore.location"
+    )
 
 
 def listeners_can_be_read(config: BrokerConfig) -> str | None:
@@ -326,6 +372,10 @@ REFUSES: tuple[Rule, ...] = (
     directory_is_one,
     directory_is_absolute,
     zookeeper_can_be_read,
+    zookeeper_stores_are_pem,
+    zookeeper_tls_is_enabled,
+    zookeeper_digest_is_not_shown_in_clear,
+    znodes_have_a_creator,
     listeners_can_be_read,
     listeners_are_distinct,
     advertised_listeners_exist,

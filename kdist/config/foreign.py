@@ -34,9 +34,11 @@ REFUSED = {
         "early.start.listeners", "broker.heartbeat.interval.ms", "broker.session.timeout.ms",
         "initial.broker.registration.timeout.ms",
     ),
-    "this release does not secure its connections to ZooKeeper": (
-        "zookeeper.ssl.*", "zookeeper.set.acl",
+    "the versions and ciphers of TLS to ZooKeeper are OpenSSL's, and revocation is not checked": (
+        "zookeeper.ssl.protocol", "zookeeper.ssl.enabled.protocols", "zookeeper.ssl.cipher.suites",
+        "zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable",
     ),
+    "PEM has no such password": ("zookeeper.ssl.truststore.password",),
     "kdist has neither Kerberos nor delegation tokens": (
         "sasl.kerberos.*", "delegation.token.*",
     ),
@@ -64,8 +66,8 @@ REFUSED = {
 NOTHING = {
     "false": (
         "remote.storage.enable", "remote.log.storage.system.enable", "remote.log.copy.disable",
-        "remote.log.delete.on.disable", "zookeeper.metadata.migration.enable", "zookeeper.set.acl",
-        "zookeeper.ssl.client.enable",
+        "remote.log.delete.on.disable", "zookeeper.metadata.migration.enable",
+        "zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable",
     ),
     "-2": ("log.local.retention.*", "local.retention.*"),
     "-1": ("node.id",),

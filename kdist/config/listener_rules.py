@@ -8,7 +8,10 @@ from kdist.config.security import ListenerSecurity, prefix_of
 
 Rule = Callable[[ListenerSecurity], str | None]
 
-_CONVERTED = "`openssl pkcs12 -in store.p12 -out store.pem` makes one of a PKCS12 store"
+CONVERTED = (
+    "`openssl pkcs12 -in store.p12 -out store.pem` makes one of a PKCS12 store, and keytool"
+    " -importkeystore makes that of a JKS store"
+)
 _SCHEMES = ("file:", "https:")
 
 
@@ -20,7 +23,7 @@ def stores_are_pem(listener: ListenerSecurity) -> str | None:
         if kind.upper() != "PEM":
             return (
                 f"ssl.{store}.type of {listener.name} is {kind}, but kdist reads PEM only:"
-                f" {_CONVERTED}, and keytool -importkeystore makes that of a JKS store"
+                f" {CONVERTED}"
             )
     return None
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from kdist.testing.memory_link import Link
 from kdist.testing.memory_servers import Server
+from kdist.testing.memory_tree import Ids
 from kdist.zk.client import SessionKey, Watch, WatchEvent, WatchKind
 from kdist.zk.session import Children, Exists, Get
 
@@ -23,10 +24,11 @@ _CHILD_EVENTS = (WatchKind.CHILDREN, WatchKind.DELETED)
 class Session:
     """A session as the servers keep it."""
 
-    def __init__(self, session_id: int, timeout_ms: int) -> None:
+    def __init__(self, session_id: int, timeout_ms: int, ids: Ids) -> None:
         self.id = session_id
         self.key = SessionKey(session_id, session_id.to_bytes(16))
         self.timeout_ms = timeout_ms
+        self.ids = ids
         self.is_over = False
         self.heard_s = 0.0  # when the leader last knew that a server heard of the client
         self.expiry: asyncio.TimerHandle | None = None

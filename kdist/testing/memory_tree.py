@@ -9,6 +9,7 @@ and the digits of sequential znodes are counted as in ZooKeeper 3.9.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from kdist.zk.client import (
@@ -26,13 +27,17 @@ from kdist.zk.client import (
 )
 from kdist.zk.errors import (
     BadVersion,
+    InvalidAcl,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
     NotEmpty,
     Refused,
 )
+from kdist.zk.session import SetAcl
+from kdist.zk.znode_acls import OPEN, WORLD, AclEntry, Permission, ZnodeAcl
 
 
 class Node(NamedTuple):
@@ -46,7 +51,10 @@ class Node(NamedTuple):
     created_ms: int
     modified_ms: int
     children_created: int = 0
+    acl: ZnodeAcl = OPEN
 
+
+Ids = frozenset[tuple[str, str]]  # of a session: schemes and ids
 
 Changes = Mapping[str, Node | None]  # what a transaction left at each path that it wrote
 
@@ -55,6 +63,7 @@ class Tree:
     """All znodes by path. Every write is one transaction, with one transaction id."""
 
     def __init__(self) -> None:
+        self._ids: Ids | None = None  # whose transaction is under way; None: the servers' own
         self._nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0, 0)}
         self._children: dict[str, set[str]] = {"/": set()}
         self.zxid = 0  # of the last transaction
@@ -62,6 +71,18 @@ class Tree:
         self._events: list[WatchEvent] = []
 
     # -- reads
+
+    def require(self, path: str, permission: Permission, ids: Ids | None) -> None:
+        """`NoNode`; `NoAuth` if the znode's ACL does not allow it to any of the ids."""
+        acl = self._node(path).acl
+        if acl is OPEN or ids is None:
+            return
+        if not any(each.permissions & permission and each[:2] in (WORLD, *ids) for each in acl):
+            raise NoAuth(path)
+
+    def acl(self, path: str) -> ZnodeAcl:
+        """`NoNode`."""
+        return self._node(path).acl
 
     def get(self, path: str) -> Znode:
         """`NoNode`."""
@@ -119,10 +140,18 @@ class Tree:
     # -- writes
 
     def write(
-        self, operations: tuple[Operation, ...], session_id: int, now_ms: int
+        self,
+        operations: tuple[Operation | SetAcl, ...],
+        session_id: int,
+        now_ms: int,
+        ids: Ids | None = None,
     ) -> tuple[list[Outcome], list[WatchEvent]]:
-        """Carry out all operations or none; `MultiFailed` says which was refused."""
+        """Carry out all operations or none; `MultiFailed` says which was refused.
+
+        `ids` are the session's, that must be allowed to; None: the servers write.
+        """
         self.zxid += 1
+        self._ids = ids
         self._before, self._events = [], []
         outcomes: list[Outcome] = []
         for index, operation in enumerate(operations):
@@ -138,7 +167,7 @@ class Tree:
             self._replace(path, node)
         self._before, self._events = [], []
 
-    def _apply(self, operation: Operation, session_id: int, now_ms: int) -> Outcome:
+    def _apply(self, operation: Operation | SetAcl, session_id: int, now_ms: int) -> Outcome:
         match operation:
             case Check(path, version):
                 self._checked(path, version)
@@ -146,6 +175,7 @@ class Tree:
             case Create():
                 return self._create(operation, session_id, now_ms)
             case Set(path, data, version):
+                self.require(path, Permission.WRITE, self._ids)
                 node = self._checked(path, version)
                 changed = node._replace(
                     data=data, version=node.version + 1, mzxid=self.zxid, modified_ms=now_ms
@@ -156,6 +186,23 @@ class Tree:
             case Delete(path, version):
                 self._delete(path, version)
                 return None
+            case SetAcl(path, acl):
+                self.require(path, Permission.ADMIN, self._ids)
+                self._put(path, self._node(path)._replace(acl=self._expanded(path, acl)))
+                return None
+
+    def _expanded(self, path: str, acl: ZnodeAcl) -> ZnodeAcl:
+        """With the session's ids in the place of `auth`."""
+        ids = sorted(self._ids or ())
+        entries = [
+            [AclEntry(*each, entry.permissions) for each in ids]
+            if entry.scheme == "auth"
+            else [entry]
+            for entry in acl
+        ]
+        if not all(entries):
+            raise InvalidAcl(path)
+        return acl if acl is OPEN else tuple(chain.from_iterable(entries))
 
     def _create(self, operation: Create, session_id: int, now_ms: int) -> str:
         parent_path = _parent(operation.path)
@@ -163,6 +210,7 @@ class Tree:
         if parent is None:
             raise NoNode(operation.path)
         path = operation.path
+        self.require(parent_path, Permission.CREATE, self._ids)
         if operation.sequential:
             path = f"{path}{parent.children_created:010}"
         if path in self._nodes:
@@ -170,7 +218,9 @@ class Tree:
         if parent.owner:
             raise NoChildrenForEphemerals(path)
         owner = session_id if operation.ephemeral else 0
-        self._put(path, Node(operation.data, 0, self.zxid, self.zxid, owner, now_ms, now_ms))
+        acl = self._expanded(path, operation.acl)
+        node = Node(operation.data, 0, self.zxid, self.zxid, owner, now_ms, now_ms, acl=acl)
+        self._put(path, node)
         self._put(parent_path, parent._replace(children_created=parent.children_created + 1))
         self._events.append(WatchEvent(WatchKind.CREATED, path))
         self._events.append(WatchEvent(WatchKind.CHILDREN, parent_path))
@@ -178,6 +228,7 @@ class Tree:
 
     def _delete(self, path: str, version: int) -> None:
         self._checked(path, version)
+        self.require(_parent(path), Permission.DELETE, self._ids)
         if self._children[path]:
             raise NotEmpty(path)
         self._put(path, None)

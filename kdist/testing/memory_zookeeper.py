@@ -26,6 +26,7 @@ from kdist.runtime.clock import Clock
 from kdist.testing.memory_connection import Connection, Session
 from kdist.testing.memory_link import Link
 from kdist.testing.memory_servers import IsCut, Server, Servers
+from kdist.testing.memory_tree import Ids
 from kdist.zk.client import Delete, SessionState, WatchEvent, WatchKind
 from kdist.zk.errors import MultiFailed, ZooKeeperError
 from kdist.zk.session import (
@@ -33,6 +34,7 @@ from kdist.zk.session import (
     Children,
     Exists,
     Get,
+    GetAcl,
     GetMany,
     Multi,
     Read,
@@ -41,6 +43,7 @@ from kdist.zk.session import (
     Sync,
     Write,
 )
+from kdist.zk.znode_acls import Permission, digest_id
 
 _RETRY_MS = 300  # between attempts to connect
 _PINGS = 3  # per session timeout
@@ -81,13 +84,20 @@ class MemoryEnsemble(Servers):
         *,
         host: str = "",
         servers: Sequence[str] = (),
+        digest: str | None = None,
+        sets_acls: bool = False,
     ) -> MemoryZooKeeper:
-        """A client on `host` that is not connected yet, and knows all servers or the given ones."""
+        """A client on `host` that is not connected yet, and knows all servers or the given ones.
+
+        `digest` is the `user:password` that it shows.
+        """
         names = tuple(servers or self._servers)
         connect = ConnectString.parse(",".join(names) + chroot)
-        return MemoryZooKeeper(
-            self, connect, session_timeout_ms, connection_timeout_ms, host, names
+        client = MemoryZooKeeper(
+            self, connect, session_timeout_ms, connection_timeout_ms, host, names, sets_acls
         )
+        client.ids = frozenset([] if digest is None else [("digest", digest_id(digest))])
+        return client
 
     # -- faults
 
@@ -176,7 +186,9 @@ class MemoryEnsemble(Servers):
     def _connect(self, client: MemoryZooKeeper, server: Server) -> None:
         session = client.session
         if session is None:
-            session = client.session = Session(next(self._session_ids), client.session_timeout_ms)
+            session = client.session = Session(
+                next(self._session_ids), client.session_timeout_ms, client.ids
+            )
             self._sessions[session.id] = session
         session.keep()
         if self.has_network:
@@ -305,18 +317,20 @@ class MemoryEnsemble(Servers):
         session = connection.session
         if session.is_over or session.has_moved(connection):
             return  # nobody waits for the answer
-        outcome = self._carry_out(request, session.id)
+        outcome = self._carry_out(request, session)
         self._then(
             connection.server, partial(self._answer_write, connection, request, answer, outcome)
         )
 
-    def _carry_out(self, request: Write, session_id: int) -> object:
+    def _carry_out(self, request: Write, session: Session) -> object:
         """The outcome or the error, as the leader finds it."""
         if isinstance(request, Sync):
             return None
         operations = request.operations if isinstance(request, Multi) else (request,)
         try:
-            outcomes, events = self.tree.write(operations, session_id, self._clock.now_ms())
+            outcomes, events = self.tree.write(
+                operations, session.id, self._clock.now_ms(), session.ids
+            )
         except MultiFailed as failure:
             self._publish([])
             return failure if isinstance(request, Multi) else failure.error
@@ -348,18 +362,26 @@ class MemoryEnsemble(Servers):
 
 def _read(connection: Connection, request: Read) -> object:
     """What the server has applied; the watch is set at the moment of the read."""
-    tree = connection.server.applied
+    tree, ids = connection.server.applied, connection.session.ids
     found: object
     match request:
         case Get(path, _):
+            tree.require(path, Permission.READ, ids)
             found = tree.get(path)
             connection.add_watch(request)
         case GetMany(paths):
-            found = [tree.get(path) if tree.exists(path) else None for path in paths]
+            there = [path if tree.exists(path) else None for path in paths]
+            for path in filter(None, there):
+                tree.require(path, Permission.READ, ids)
+            found = [path and tree.get(path) for path in there]
+        case GetAcl(path):
+            tree.require(path, Permission.READ | Permission.ADMIN, ids)
+            found = tree.acl(path)
         case Exists(path, _):
             found = tree.exists(path)
             connection.add_watch(request)
         case Children(path, _):
+            tree.require(path, Permission.READ, ids)
             found = tree.children(path)
             connection.add_watch(request)
     return found
@@ -376,8 +398,10 @@ class MemoryZooKeeper(SessionClient):
         connection_timeout_ms: int,
         host: str,
         servers: tuple[str, ...],
+        sets_acls: bool,
     ) -> None:
-        super().__init__(connect, session_timeout_ms, connection_timeout_ms)
+        super().__init__(connect, session_timeout_ms, connection_timeout_ms, sets_acls=sets_acls)
+        self.ids: Ids = frozenset()
         self.host = host
         self.servers = servers
         self.session: Session | None = None  # to be resumed

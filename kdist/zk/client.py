@@ -21,6 +21,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from kdist.zk.znode_acls import OPEN, ZnodeAcl
+
 ANY_VERSION = -1
 IN_FLIGHT_MAX = 500  # requests at a time; a ZooKeeper server's own limit is 1,000
 
@@ -94,6 +96,7 @@ class Create(NamedTuple):
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
+    acl: ZnodeAcl = OPEN  # a client that sets ACLs sets this one by the path
 
 
 class Set(NamedTuple):
@@ -120,7 +123,8 @@ StateListener = Callable[[SessionState], None]
 class ZooKeeper(Protocol):
     """One session at a time with an ensemble. Paths are absolute, below the chroot.
 
-    Any request may raise `ConnectionLoss` or `SessionExpired` (see `errors.py`), and `TooLarge`.
+    Any request may raise `ConnectionLoss` or `SessionExpired` (see `errors.py`), `TooLarge`, and,
+    where znodes have ACLs, `NoAuth`.
     """
 
     @property
@@ -211,6 +215,14 @@ class ZooKeeper(Protocol):
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """`NoNode`, `BadVersion`, `NotEmpty`."""
+        ...
+
+    async def acl(self, path: str) -> ZnodeAcl:
+        """Who may read and write the znode itself. `NoNode`, `NoAuth`."""
+        ...
+
+    async def set_acl(self, path: str, acl: ZnodeAcl) -> None:
+        """Replace it. `NoNode`, `NoAuth`."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:

@@ -21,7 +21,15 @@ class ConnectionLoss(ZooKeeperError):
     """No answer came: the outcome of the request is unknown."""
 
 
-class NoSuchServer(ConnectionLoss):
+class Misconfigured(ConnectionLoss):
+    """No server can be used as the settings are: at a start there is no use in waiting."""
+
+
+class Untrusted(Misconfigured):
+    """No server takes the credentials or the certificate, or none has one that is trusted."""
+
+
+class NoSuchServer(Misconfigured):
     """There is no host of the name of any server: the address is wrong, or the resolver is."""
 
 
@@ -72,6 +80,18 @@ class NoChildrenForEphemerals(Refused):
     """The parent of the znode to create is ephemeral."""
 
     reason = "an ephemeral znode cannot have children"
+
+
+class NoAuth(Refused):
+    """The znode's ACL, or its parent's, does not allow it to any identity of the session."""
+
+    reason = "ZooKeeper does not allow it with these credentials, or without any"
+
+
+class InvalidAcl(Refused):
+    """The ACL names the creator, and the session has no identity."""
+
+    reason = "an ACL for its creator needs credentials that the ZooKeeper server takes"
 
 
 class Unimplemented(Refused):

@@ -1,4 +1,4 @@
-"""The real `ZooKeeper`, over kazoo, which only this file and `kazoo_requests.py` import.
+"""The real `ZooKeeper`, over kazoo, which only the files `kazoo_*.py` import.
 
 kazoo runs a thread per connection. That thread posts whatever it learns (answers, watch events,
 state changes) to the loop itself, so that the loop sees it in the server's order. kazoo's own
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,9 +24,7 @@ from typing import Any
 
 from kazoo import exceptions as kazoo_errors  # type: ignore[import-untyped]
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
 from kazoo.protocol.states import (  # type: ignore[import-untyped]
-    Callback,
     EventType,
     KazooState,
     WatchedEvent,
@@ -34,6 +32,7 @@ from kazoo.protocol.states import (  # type: ignore[import-untyped]
 )
 
 from kdist.config.addresses import ConnectString
+from kdist.errors import UserError
 from kdist.zk.client import (
     Create,
     Delete,
@@ -49,7 +48,10 @@ from kdist.zk.client import (
 from kdist.zk.errors import (
     BadVersion,
     ConnectionLoss,
+    InvalidAcl,
+    Misconfigured,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
@@ -58,17 +60,23 @@ from kdist.zk.errors import (
     Refused,
     SessionExpired,
     Unimplemented,
+    Untrusted,
 )
-from kdist.zk.kazoo_requests import MultiRead, MultiWrite
+from kdist.zk.kazoo_handler import InlineHandler
+from kdist.zk.kazoo_requests import MultiRead, MultiWrite, from_kazoo, to_kazoo
+from kdist.zk.security import IN_CLEAR, ZooKeeperSecurity
 from kdist.zk.session import (
     Answer,
     Children,
     Exists,
     Get,
+    GetAcl,
     GetMany,
     Multi,
+    Read,
     Request,
     SessionClient,
+    SetAcl,
     Sync,
 )
 
@@ -82,11 +90,6 @@ _SERVER_MS = 2_000  # for each server to answer whoever wants to end a session
 _SILENT_S = 60
 _LINES_MAX = 100  # remembered; lines differ by server, and by why it did not answer
 _RECONNECTS = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
-
-_STATES = {
-    KazooState.CONNECTED: SessionState.CONNECTED,
-    KazooState.SUSPENDED: SessionState.SUSPENDED,
-}
 
 _WATCH_KINDS = {
     EventType.CREATED: WatchKind.CREATED,
@@ -103,6 +106,8 @@ _REFUSALS: dict[type[Exception], Callable[[str], Refused]] = {
     kazoo_errors.NotEmptyError: NotEmpty,
     kazoo_errors.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
     kazoo_errors.UnimplementedError: Unimplemented,
+    kazoo_errors.NoAuthError: NoAuth,
+    kazoo_errors.InvalidACLError: InvalidAcl,
 }
 _LOSSES = (
     kazoo_errors.ConnectionLoss,
@@ -141,33 +146,6 @@ logging.getLogger("kazoo").addHandler(logging.NullHandler())
 logging.getLogger("kazoo.client").addFilter(OncePerMinute())
 
 
-class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler without its two worker threads: callbacks run in the connection's thread."""
-
-    running = False  # makes an `AsyncResult` call back right away
-
-    def __init__(self, connect_s: float) -> None:
-        """A server that does not accept a connection for so long is left for the next."""
-        super().__init__()
-        self._connect_s = connect_s
-
-    def start(self) -> None:
-        """No workers to start."""
-
-    def stop(self) -> None:
-        """No workers to stop."""
-
-    def dispatch_callback(self, callback: Callback) -> None:
-        callback.func(*callback.args)
-
-    def create_connection(
-        self, *address: object, timeout: float = math.inf, **options: object
-    ) -> object:
-        """kazoo would wait as long as the session lasts, for a host that says nothing."""
-        patience_s = min(timeout, self._connect_s)
-        return super().create_connection(*address, timeout=patience_s, **options)
-
-
 class KazooSession:
     """One session: a `KazooClient`, and the queue from its thread to the loop."""
 
@@ -177,6 +155,7 @@ class KazooSession:
         session_timeout_ms: int,
         state_changed: Callable[[KazooSession, SessionState, SessionKey], None],
         key: SessionKey | None = None,
+        security: ZooKeeperSecurity = IN_CLEAR,
     ) -> None:
         """`key` is that of a session to resume, instead of opening one."""
         self._loop = asyncio.get_running_loop()
@@ -186,14 +165,19 @@ class KazooSession:
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._is_awake = False  # `_take_posted` is scheduled
         self._is_over = False  # kazoo's thread has met the session's end
-        self.nowhere: Callable[[], None] = lambda: None  # no server's name exists; on the loop
+        self._is_told = False  # that it is connected
+        self._untrusted: dict[tuple[str, int], str] = {}  # in this round, by host and port: why
+        self.trouble = ""  # what else may be wrong
+        # No server can be used as the settings are, and why; on the loop.
+        self.hopeless: Callable[[Misconfigured], None] = lambda _: None
         self._state_changed = state_changed
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
             timeout=session_timeout_ms / 1000,
-            handler=InlineHandler(self._patience_s),
+            handler=InlineHandler(self._patience_s, security.context),
             connection_retry=_RECONNECTS,
             client_id=key,
+            **_shown(security),
         )
         self.client.add_listener(self._listen)
         self.timeout_ms = session_timeout_ms
@@ -215,12 +199,19 @@ class KazooSession:
         mistake, whereas one that cannot be looked up now may be a start before the network's.
         """
         found: list[tuple[str, str, int]] = self._resolve()
-        if not found and all(_is_unknown(host) for host, _ in self.client.hosts):
-            self.post(self.nowhere)
+        servers = self.client.hosts
+        if not found and all(_is_unknown(host) for host, _ in servers):
+            named = ", ".join(f"{host}:{port}" for host, port in servers)
+            self.post(self.hopeless, NoSuchServer(f"there is no host of {named}"))
+        if self._untrusted.keys() >= set(servers):
+            self.post(self.hopeless, Untrusted("; ".join(self._untrusted.values())))
+        self._untrusted.clear()
         return found
 
-    def _connected(self, *server: object) -> tuple[float, float]:
+    def _connected(self, host: str, address: str, port: int) -> tuple[float, float]:
         """In kazoo's thread. The only place where kazoo reveals the timeout the server granted.
+
+        It says that it is connected before it has shown the credentials; the loop hears it after.
 
         Once the session is over there is no other: the loop may not have heard of it for as long
         as it hangs, and what it asks meanwhile would be carried out in a session that it does not
@@ -228,9 +219,33 @@ class KazooSession:
         """
         if self._is_over:
             raise kazoo_errors.SessionExpiredError
-        read_timeout_ms, connect_timeout_ms = self._connect(*server)
+        try:
+            read_timeout_ms, connect_timeout_ms = self._connect(host, address, port)
+        except kazoo_errors.AuthFailedError:
+            refused = f"{host}:{port} does not take the credentials of zookeeper.digest.file"
+            self.post(self.hopeless, Untrusted(refused))
+            raise
+        except kazoo_errors.ConnectionDropped as dropped:
+            if isinstance(dropped.__context__, ssl.SSLError):
+                self._distrust(host, port, dropped.__context__)
+            raise
+        except UserError as error:
+            raise kazoo_errors.ConnectionDropped(str(error)) from error
         self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
+        self._untrusted.clear()
+        self._is_told = True
+        key = SessionKey(*self.client.client_id)
+        self.post(self._state_changed, self, SessionState.CONNECTED, key)
         return read_timeout_ms, connect_timeout_ms
+
+    def _distrust(self, host: str, port: int, error: ssl.SSLError) -> None:
+        """One that hangs up in the handshake may be stopping; the others do not trust us, or we
+        them."""
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            self.trouble = f": {host}:{port} hangs up on TLS, as a port in clear does"
+        else:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            self._untrusted[host, port] = f"no TLS with {host}:{port}: {reason}"
 
     def _answered(self, timeout_s: float, *request: object, **options: object) -> object:
         """In kazoo's thread, while it connects: what a server answers.
@@ -260,8 +275,11 @@ class KazooSession:
     def _listen(self, state: str) -> None:
         """In kazoo's thread, before it connects again."""
         self._is_over = state == KazooState.LOST
-        key = SessionKey(*self.client.client_id) if state == KazooState.CONNECTED else _NO_SESSION
-        self.post(self._state_changed, self, _STATES.get(state, SessionState.EXPIRED), key)
+        if self._is_over:
+            self.post(self._state_changed, self, SessionState.EXPIRED, _NO_SESSION)
+        elif state == KazooState.SUSPENDED and self._is_told:
+            self._is_told = False
+            self.post(self._state_changed, self, SessionState.SUSPENDED, _NO_SESSION)
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
         """From kazoo's thread: have the loop make a call, unless the loop is closed.
@@ -304,9 +322,16 @@ class KazooZooKeeper(SessionClient):
     """`ZooKeeper` over the network. Its owner is the loop that `connect` is called on."""
 
     def __init__(
-        self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
+        self,
+        connect: ConnectString,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        security: ZooKeeperSecurity = IN_CLEAR,
     ) -> None:
-        super().__init__(connect, session_timeout_ms, connection_timeout_ms)
+        super().__init__(
+            connect, session_timeout_ms, connection_timeout_ms, sets_acls=security.sets_acls
+        )
+        self._security = security
         self._session: KazooSession | None = None
         self._opened: asyncio.Future[None] | None = None
 
@@ -316,13 +341,19 @@ class KazooZooKeeper(SessionClient):
         return self._session_timeout_ms if session is None else session.timeout_ms
 
     async def _open(self) -> None:
-        session = KazooSession(self._connect, self._session_timeout_ms, self._on_state)
+        session = KazooSession(
+            self._connect, self._session_timeout_ms, self._on_state, security=self._security
+        )
         self._session = session
         self._opened = opened = asyncio.get_running_loop().create_future()
-        session.nowhere = partial(self._fail_opening, opened)
+        session.hopeless = partial(_fail_opening, opened)
         session.start()
         try:
             await self._wait_for(opened)
+        except Misconfigured:
+            raise
+        except ConnectionLoss as loss:
+            raise ConnectionLoss(f"{loss}{session.trouble}") from None
         finally:
             # A session that opened and was lost again meanwhile is SUSPENDED: kazoo reconnects it.
             is_open = opened.done() and not opened.cancelled() and opened.exception() is None
@@ -334,10 +365,6 @@ class KazooZooKeeper(SessionClient):
         session, self._session = self._session, None
         if session is not None:
             await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
-
-    def _fail_opening(self, opened: asyncio.Future[None]) -> None:
-        if not opened.done():
-            opened.set_exception(NoSuchServer(f"there is no host of {self._connect}"))
 
     def _on_state(self, session: KazooSession, state: SessionState, key: SessionKey) -> None:
         """A change of state, on the loop; ignored for a session that was given up."""
@@ -359,7 +386,12 @@ class KazooZooKeeper(SessionClient):
         result.rawlink(lambda done: session.post(_resolve, answer, request, done))
 
 
-async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) -> bool:
+async def end_session(
+    connect: ConnectString,
+    key: SessionKey,
+    timeout_ms: int,
+    security: ZooKeeperSecurity = IN_CLEAR,
+) -> bool:
     """End a session whose own process has died; False if it was over already.
 
     `ConnectionLoss` if no server has answered after `timeout_ms`: the session is left to expire.
@@ -370,7 +402,7 @@ async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) 
         if state is not SessionState.SUSPENDED and not answered.done():
             answered.set_result(found)
 
-    session = KazooSession(connect, min(_SERVER_MS, timeout_ms), hear, key)
+    session = KazooSession(connect, min(_SERVER_MS, timeout_ms), hear, key, security)
     session.start()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -386,6 +418,28 @@ async def end_session(connect: ConnectString, key: SessionKey, timeout_ms: int) 
     return found.id == key.id
 
 
+def _fail_opening(opened: asyncio.Future[None], error: Misconfigured) -> None:
+    if not opened.done():
+        opened.set_exception(error)
+
+
+class _Hidden(str):
+    """kazoo logs its requests at the level debug, by their `repr`."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _shown(security: ZooKeeperSecurity) -> dict[str, object]:
+    """The credentials as `KazooClient` takes them."""
+    if security.digest is None:
+        return {}
+    if not security.is_sasl:
+        return {"auth_data": [("digest", _Hidden(security.digest))]}
+    user, _, password = security.digest.partition(":")
+    return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": password}}
+
+
 def _is_unknown(host: str) -> bool:
     """Whether the resolver answers that there is no such name; it may also not answer."""
     try:
@@ -397,24 +451,37 @@ def _is_unknown(host: str) -> bool:
 
 def _call(session: KazooSession, request: Request) -> Any:
     """Queue a request; kazoo's `AsyncResult` of it."""
+    return (_call_read if isinstance(request, Read) else _call_write)(session, request)
+
+
+def _call_write(session: KazooSession, request: Request) -> Any:
     client = session.client
     match request:
-        case Create(path, data, ephemeral, sequential):
-            return client.create_async(path, data, ephemeral=ephemeral, sequence=sequential)
+        case Create(path, data, ephemeral, sequential, acl):
+            return client.create_async(path, data, to_kazoo(acl), ephemeral, sequential)
         case Set(path, data, version):
             return client.set_async(path, data, version)
         case Delete(path, version):
             return client.delete_async(path, version)
+        case SetAcl(path, acl):
+            return client.set_acls_async(path, to_kazoo(acl))
+        case Sync(path):
+            return client.sync_async(path)
+        case Multi(operations):
+            return _queue(client, MultiWrite(operations))
+
+
+def _call_read(session: KazooSession, request: Request) -> Any:
+    client = session.client
+    match request:
         case Get(path, watch):
             return client.get_async(path, _watch(session, path, watch))
         case Exists(path, watch):
             return client.exists_async(path, _watch(session, path, watch))
         case Children(path, watch):
             return client.get_children_async(path, _watch(session, path, watch))
-        case Sync(path):
-            return client.sync_async(path)
-        case Multi(operations):
-            return _queue(client, MultiWrite(operations))
+        case GetAcl(path):
+            return client.get_acls_async(path)
         case GetMany(paths):
             return _queue(client, MultiRead(paths))
 
@@ -463,6 +530,8 @@ def _resolve_value(answer: Answer, request: Request, value: Any) -> None:
         answer.set_result(_znode(value))
     elif isinstance(request, GetMany):
         _resolve_many(answer, request, value)
+    elif isinstance(request, GetAcl):
+        answer.set_result(from_kazoo(value[0]))
     else:
         answer.set_result(_stat(value) if isinstance(value, ZnodeStat) else value)
 

@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from kazoo.exceptions import EXCEPTIONS, NoNodeError  # type: ignore[import-untyped]
 from kazoo.protocol.states import ZnodeStat  # type: ignore[import-untyped]
+from kazoo.security import ACL, Id  # type: ignore[import-untyped]
 
 from kdist.zk.client import Check, Create, Delete, Operation, Set
+from kdist.zk.znode_acls import AclEntry, ZnodeAcl
 
 _HEADER = struct.Struct("!ibi")  # type, whether it is the end, error
 _NUMBER = struct.Struct("!i")
@@ -42,8 +45,27 @@ _BEGINS: dict[type[Operation], bytes] = {
     kind: _HEADER.pack(number, 0, -1)
     for kind, number in ((Create, _CREATE), (Delete, _DELETE), (Set, _SET_DATA), (Check, _CHECK))
 }
-# One entry: all permissions, for the scheme "world" and the name "anyone".
-_OPEN_ACL = struct.pack("!iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
+
+
+@cache
+def _packed(acl: ZnodeAcl) -> bytes:
+    """The number of entries; of each its permissions, and the scheme and the id with lengths."""
+    parts = [_NUMBER.pack(len(acl))]
+    for scheme, name, permissions in acl:
+        parts.append(_NUMBER.pack(permissions))
+        for text in (scheme.encode(), name.encode()):
+            parts += [_NUMBER.pack(len(text)), text]
+    return b"".join(parts)
+
+
+def to_kazoo(acl: ZnodeAcl) -> list[ACL]:
+    """The ACL as kazoo's own requests take it."""
+    return [ACL(int(permissions), Id(scheme, name)) for scheme, name, permissions in acl]
+
+
+def from_kazoo(acl: Sequence[ACL]) -> ZnodeAcl:
+    """The ACL of an answer."""
+    return tuple(AclEntry(each.id.scheme, each.id.id, each.perms) for each in acl)
 
 
 class MultiWrite:
@@ -62,9 +84,9 @@ class MultiWrite:
             path = each.path.encode()
             parts += [_BEGINS[type(each)], number(len(path)), path]
             match each:
-                case Create(_, data, ephemeral, sequential):
+                case Create(_, data, ephemeral, sequential, acl):
                     flags = int(ephemeral) | int(sequential) << 1
-                    parts += [number(len(data)), data, _OPEN_ACL, number(flags)]
+                    parts += [number(len(data)), data, _packed(acl), number(flags)]
                 case Set(_, data, version):
                     parts += [number(len(data)), data, number(version)]
                 case Delete(_, version) | Check(_, version):

@@ -39,11 +39,12 @@ from kdist.zk.errors import (
     TooLarge,
     Unimplemented,
 )
+from kdist.zk.znode_acls import ZnodeAcl, acl_of
 
 logger = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1_000_000  # below jute.maxbuffer, 1,048,575 on servers
-_OPERATION_BYTES = 64  # an upper bound for what the protocol and an open ACL add to path and data
+_OPERATION_BYTES = 64  # an upper bound for what the protocol and our ACLs add to path and data
 
 Result = TypeVar("Result")
 
@@ -79,6 +80,19 @@ class Children(NamedTuple):
     watch: Watch | None
 
 
+class GetAcl(NamedTuple):
+    """Read who may read and write."""
+
+    path: str
+
+
+class SetAcl(NamedTuple):
+    """Replace who may read and write."""
+
+    path: str
+    acl: ZnodeAcl
+
+
 class Sync(NamedTuple):
     """Have the server apply all that the leader has decided."""
 
@@ -95,8 +109,8 @@ class Multi(NamedTuple):
         return self.operations[0].path
 
 
-Read = Get | GetMany | Exists | Children
-Write = Sync | Create | Set | Delete | Multi  # the leader's part
+Read = Get | GetMany | Exists | Children | GetAcl
+Write = Sync | Create | Set | Delete | SetAcl | Multi  # the leader's part
 Request = Read | Write
 Answer = asyncio.Future[object]
 
@@ -112,9 +126,15 @@ class SessionClient(ABC):
     """The half of a `ZooKeeper` that does not depend on how requests are sent."""
 
     def __init__(
-        self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
+        self,
+        connect: ConnectString,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        *,
+        sets_acls: bool = False,
     ) -> None:
         self._connect = connect
+        self._sets_acls = sets_acls
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._state = SessionState.CLOSED
@@ -249,13 +269,30 @@ class SessionClient(ABC):
         """Carry out a request with full paths; errors name the path as the caller knows it."""
         try:
             _check_size(request)
-            return await self._carry_out(request)
+            return await self._carry_out(self._with_acl(request) if self._sets_acls else request)
         except Refused as error:
             error.path = self._connect.shown(error.path)
             raise
         except MultiFailed as failure:
             failure.error.path = self._connect.shown(failure.error.path)
             raise
+
+    def _with_acl(self, request: Request) -> Request:
+        """Every znode that is created passes here."""
+        match request:
+            case Create():
+                return self._created_with_acl(request)
+            case Multi(operations):
+                return Multi(
+                    tuple(
+                        self._created_with_acl(each) if isinstance(each, Create) else each
+                        for each in operations
+                    )
+                )
+        return request
+
+    def _created_with_acl(self, create: Create) -> Create:
+        return create._replace(acl=acl_of(self._connect.shown(create.path)))
 
     async def _carry_out(self, request: Request) -> object:
         """Send now, or wait for the connection; `client.py` says what this may raise."""
@@ -355,6 +392,13 @@ class SessionClient(ABC):
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self._request(Delete(self._connect.full(path), version))
+
+    async def acl(self, path: str) -> ZnodeAcl:
+        found: ZnodeAcl = await self._ask(GetAcl(self._connect.full(path)), tuple)
+        return found
+
+    async def set_acl(self, path: str, acl: ZnodeAcl) -> None:
+        await self._request(SetAcl(self._connect.full(path), acl))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:
         if not operations:

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -20,12 +21,22 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from kdist.cli.standalone.zookeeper_server import ServerSettings, ZooKeeperServer, start_server
+from kdist.cli.standalone.zookeeper_server import (
+    MAIN_CLASS,
+    ServerSettings,
+    ZooKeeperServer,
+    configuration_text,
+    find_jars,
+    start_server,
+)
 from kdist.config.addresses import ConnectString
 from kdist.runtime.disk import Disk
+from kdist.runtime.programs import find_java
 from kdist.zk.client import SessionState, ZooKeeper
 from kdist.zk.kazoo_client import KazooZooKeeper
-from tests.unit.zk.zk_contract import in_state
+from kdist.zk.security import ZooKeeperSecurity
+from tests.certificates import authority, client_context
+from tests.unit.zk.zk_contract import in_state, password_of
 
 TICK_MS = 50  # sessions may be as short as 100 ms, and no longer than 20 ticks
 PATIENT_TICK_MS = 750  # for sessions of 1.5 to 15 s
@@ -80,9 +91,55 @@ class ZooKeeperHost:
 def zookeeper_host(directory: Path, tick_ms: int = TICK_MS) -> Iterator[ZooKeeperHost]:
     """A running server for synchronous fixtures; it is stopped at the end."""
     host = ZooKeeperHost(directory, tick_ms)
+    with running(host):
+        yield host
+
+
+class SecureHost(ZooKeeperHost):
+    """One that serves TLS too, on `secure_port`, and asks clients for certificates."""
+
+    def __init__(self, directory: Path, *, needs_certificate: bool = False) -> None:
+        super().__init__(directory)
+        self.secure_port = free_port()
+        self._needs_certificate = needs_certificate
+
+    async def start(self) -> None:
+        files, directory = Disk(), self.settings.directory
+        Path(directory, "server.pem").write_bytes(authority().issue(hosts=("localhost",)).pem)
+        Path(directory, "ca.pem").write_bytes(authority().pem)
+        rows = {
+            "secureClientPort": self.secure_port,
+            "secureClientPortAddress": self.settings.host,
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": f"{directory}/server.pem",
+            "ssl.trustStore.location": f"{directory}/ca.pem",
+            "ssl.clientAuth": "need" if self._needs_certificate else "want",
+            "ssl.hostnameVerification": "false",  # of clients
+        }
+        text = configuration_text(self.settings) + "".join(f"{k}={v}\n" for k, v in rows.items())
+        Path(directory, "zoo.cfg").write_text(text)
+        with open(self.settings.log_path, "wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(find_java(files, os.environ, "ZooKeeper"), "-Xmx256m"),
+                    *("-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"),
+                    *("-cp", f"{find_jars(files)}/*", MAIN_CLASS, f"{directory}/zoo.cfg"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.server = ZooKeeperServer(self.settings, process, files)
+        await self.server.wait_until_ready()
+
+
+@contextmanager
+def running(host: ZooKeeperHost) -> Iterator[None]:
+    """For synchronous fixtures: the server is stopped at the end."""
     asyncio.run(host.start())
     try:
-        yield host
+        yield
     finally:
         asyncio.run(host.running.stop())
 
@@ -91,8 +148,8 @@ class Way:
     """A relay to the server on its own port: open, cut (connections reset) or held (no traffic, or
     none from the server)."""
 
-    def __init__(self, target: ServerSettings) -> None:
-        self._target = target
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
         self._open = asyncio.Event()
         self._open.set()
         self._is_cut = False
@@ -104,8 +161,8 @@ class Way:
     async def start(self) -> str:
         """Start listening; the address for clients to connect to."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        return f"{host}:{port}"
+        _, port = self._server.sockets[0].getsockname()
+        return f"localhost:{port}"
 
     def cut(self) -> None:
         """Reset all connections and refuse new ones."""
@@ -138,7 +195,7 @@ class Way:
             writer.transport.abort()
             return
         try:
-            there = await asyncio.open_connection(self._target.host, self._target.port)
+            there = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
             return
@@ -170,17 +227,27 @@ class Way:
 class RealWorld:
     """The contract tests' world on a real server, below its own chroot."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, secure_port: int = 0) -> None:
+        """With a port, clients connect to that one, by TLS."""
         self.settings = settings
+        self._port = secure_port or settings.port
+        self._context = client_context if secure_port else None
         self.chroot = f"/world{next(_chroots)}"
         self.ways: dict[ZooKeeper, Way] = {}
 
     async def client(
-        self, chroot: str = "", session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self, chroot: str = "", user: str = "", session_timeout_ms: int = SESSION_TIMEOUT_MS
     ) -> KazooZooKeeper:
-        way = Way(self.settings)
+        way = Way(self.settings.host, self._port)
         connect = ConnectString.parse(await way.start() + self.chroot + chroot)
-        client = KazooZooKeeper(connect, session_timeout_ms, CONNECTION_TIMEOUT_MS)
+        client = KazooZooKeeper(
+            connect,
+            session_timeout_ms,
+            CONNECTION_TIMEOUT_MS,
+            ZooKeeperSecurity(
+                self._context, password_of(user) if user else None, sets_acls=bool(user)
+            ),
+        )
         self.ways[client] = way
         await client.connect()
         return client
@@ -211,9 +278,9 @@ def _end(address: str, client_id: tuple[int, bytes]) -> None:
 
 
 @asynccontextmanager
-async def real_world(settings: ServerSettings) -> AsyncIterator[RealWorld]:
+async def real_world(settings: ServerSettings, secure_port: int = 0) -> AsyncIterator[RealWorld]:
     """A world; its clients and their relays are closed at the end."""
-    world = RealWorld(settings)
+    world = RealWorld(settings, secure_port)
     yield world
     for way in world.ways.values():
         way.mend()

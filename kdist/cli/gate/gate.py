@@ -36,7 +36,8 @@ zookeeper_option = click.option(
     envvar="KDIST_ZOOKEEPER",
     show_envvar=True,
     metavar="HOST:PORT[/PATH]",
-    help="The cluster's ZooKeeper.",
+    help="The cluster's ZooKeeper, or the absolute path of a broker's file with the address and the"
+    " credentials.",
 )
 lease_option = click.option(
     "--lease",

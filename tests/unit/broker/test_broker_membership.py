@@ -20,6 +20,7 @@ from kdist.testing.virtual_process import VirtualProcess
 from kdist.zk import znodes
 from kdist.zk.client import SessionKey, SessionState
 from kdist.zk.registration import BrokerRegistration, Endpoint
+from kdist.zk.znode_acls import OPEN, READABLE
 from tests.simulator.cluster import Cluster, create, produce
 
 PATH = znodes.BROKER.path(1)
@@ -66,6 +67,19 @@ def test_an_outage_during_registration_is_not_mistaken_for_a_broker_with_its_id(
         assert broker.state is State.READY
 
     cluster.run(scenario())
+
+
+async def test_a_broker_that_may_not_register_again_tries_until_it_may(cluster: Cluster) -> None:
+    broker = await cluster.started()
+    owner = cluster.ensemble.client(digest="somebody:else")
+    await owner.connect()
+    await owner.set_acl(znodes.BROKERS.path(), READABLE)
+    cluster.ensemble.expire(cluster.zks[1])
+    await asyncio.sleep(OUTAGE_S)
+    assert not broker.failure.done()
+    assert not is_registered(cluster)
+    await owner.set_acl(znodes.BROKERS.path(), OPEN)
+    await cluster.until(lambda: is_registered(cluster))
 
 
 async def test_a_stopping_broker_leaves_a_successors_registration_under_its_id_alone(

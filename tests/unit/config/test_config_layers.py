@@ -189,7 +189,7 @@ def test_faults_of_overrides_name_their_topic_and_come_together() -> None:
         ("local.retention.ms", "-2", "1000"),
         ("local.retention.bytes", " -2 ", "-1"),
         ("ssl.keystore.password", "", "hunter2"),
-        ("zookeeper.set.acl", "false", "true"),
+        ("zookeeper.ssl.crl.enable", "false", "true"),
         ("process.roles", "", "broker"),
     ],
 )

@@ -188,7 +188,7 @@ def test_no_setting_is_both_declared_and_foreign(row: object) -> None:
 
 
 def test_settings_that_promise_something_are_refused_and_thread_settings_are_ignored() -> None:
-    refused = ("zookeeper.ssl.client.enable", "sasl.login.class", "process.roles")
+    refused = ("zookeeper.ssl.ocsp.enable", "sasl.login.class", "process.roles")
     ignored = ("num.io.threads", "log.cleaner.threads", "compression.zstd.level")
     assert all((row := find_foreign(name)) and row.is_refused for name in refused)
     assert all((row := find_foreign(name)) and not row.is_refused for name in ignored)

@@ -94,9 +94,9 @@ class History:
         self._write = world.ensemble.tree.write
         world.ensemble.tree.write = self._log_write  # type: ignore[method-assign]
 
-    def _log_write(self, operations: tuple[Operation, ...], session_id: int, now_ms: int) -> Any:
+    def _log_write(self, operations: tuple[Operation, ...], session_id: int, *how: Any) -> Any:
         try:
-            outcomes, events = self._write(operations, session_id, now_ms)
+            outcomes, events = self._write(operations, session_id, *how)
         except MultiFailed:
             self._decided(Decided(session_id, operations, None))
             raise

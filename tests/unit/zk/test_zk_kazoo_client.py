@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -26,12 +28,15 @@ from kazoo.protocol.states import ZnodeStat
 from kdist.config.addresses import ConnectString
 from kdist.zk import kazoo_client
 from kdist.zk.client import Check, Create, Delete, SessionKey, SessionState, Set
-from kdist.zk.errors import ConnectionLoss, NoSuchServer, ZooKeeperError
+from kdist.zk.errors import ConnectionLoss, NoSuchServer, Untrusted, ZooKeeperError
 from kdist.zk.kazoo_client import KazooSession, KazooZooKeeper, OncePerMinute
+from kdist.zk.kazoo_handler import InlineHandler
 from kdist.zk.kazoo_requests import MultiRead, MultiWrite
-from tests.unit.zk.zk_scripted_server import count_attempts, scripted_server
+from kdist.zk.security import ZooKeeperSecurity
+from tests.certificates import client_context, server_context
+from tests.unit.zk.zk_scripted_server import ScriptedServer, count_attempts, scripted_server
 
-DELETE = 2  # the type of the request
+DELETE, AUTH = 2, 100  # types of requests
 REFUSED = "Connection dropped: socket connection error: Connection refused"
 
 Heard = Callable[["HastySession", SessionState, int], None]
@@ -40,7 +45,9 @@ Heard = Callable[["HastySession", SessionState, int], None]
 class HastySession:
     """In place of a `KazooSession`: connected, lost again before anybody looks, then connected."""
 
-    def __init__(self, _connect: object, _session_timeout_ms: int, heard: Heard) -> None:
+    def __init__(
+        self, _connect: object, _session_timeout_ms: int, heard: Heard, **_: object
+    ) -> None:
         self.heard = heard
         self.is_ended = False
 
@@ -213,6 +220,52 @@ async def test_nothing_is_asked_for_in_a_session_that_the_loop_does_not_know() -
         await zk.delete("/known")
         await zk.close()
         assert server.asked == [DELETE]
+
+
+def digest_client(server: ScriptedServer) -> KazooZooKeeper:
+    connect = ConnectString.parse(f"127.0.0.1:{server.port}")
+    return KazooZooKeeper(connect, 60_000, 30_000, ZooKeeperSecurity(digest="ann:word"))
+
+
+async def test_credentials_that_are_not_taken_are_told_at_once() -> None:
+    with scripted_server(takes_credentials=False) as server:
+        zk = digest_client(server)
+        states: list[SessionState] = []
+        zk.add_listener(states.append)
+        for _ in range(2):
+            with pytest.raises(Untrusted, match="does not take the credentials"):
+                await zk.connect()
+            assert zk.state is SessionState.CLOSED
+        assert SessionState.CONNECTED not in states
+
+
+async def test_nothing_is_asked_for_before_the_credentials_are_taken() -> None:
+    with scripted_server() as server:
+        zk = digest_client(server)
+        await zk.connect()
+        assert server.asked == [AUTH]
+        await zk.delete("/a")
+        await zk.close()
+        assert server.asked == [AUTH, DELETE]
+
+
+def test_an_answer_that_tls_has_decrypted_already_is_read_at_once() -> None:
+    context = server_context()
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
+
+        def serve() -> ssl.SSLSocket:
+            served = context.wrap_socket(listening.accept()[0], server_side=True)
+            served.sendall(b"onetwo")  # in one record
+            return served
+
+        serving = thread.submit(serve)
+        handler = InlineHandler(30, client_context)
+        connected = handler.create_connection(listening.getsockname(), "localhost")
+        with connected, serving.result():
+            assert connected.recv(3) == b"one"
+            found = handler.select([connected], [], [], 30)[0]
+            assert found == [connected]
+            assert connected.recv(3) == b"two"
 
 
 # --- kazoo's log lines: each at once, and once a minute at most -----------------------------------

@@ -16,7 +16,7 @@ from kdist.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from kdist.zk.client import SessionState, WatchEvent, WatchKind, ZooKeeper
 from kdist.zk.errors import ConnectionLoss, NoNode, Unimplemented
 from kdist.zk.session import Answer, GetMany, Request
-from tests.unit.zk.zk_contract import RequestContract, in_state
+from tests.unit.zk.zk_contract import RequestContract, in_state, password_of
 from tests.unit.zk.zk_ensemble import connected, run
 from tests.unit.zk.zk_session_contract import SessionContract
 
@@ -35,9 +35,13 @@ class MemoryWorld:
         self.servers = servers[-1:]  # one that follows, if there are several
         self.clients: list[ZooKeeper] = []
 
-    async def client(self, chroot: str = "") -> ZooKeeper:
+    async def client(self, chroot: str = "", user: str = "") -> ZooKeeper:
         client = self.ensemble.client(
-            chroot, session_timeout_ms=SESSION_TIMEOUT_MS, servers=self.servers
+            chroot,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            servers=self.servers,
+            digest=password_of(user) if user else None,
+            sets_acls=bool(user),
         )
         await client.connect()
         self.clients.append(client)

@@ -25,12 +25,23 @@ from kdist.zk.client import (
 )
 from kdist.zk.errors import (
     BadVersion,
+    InvalidAcl,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
     NotEmpty,
     TooLarge,
+)
+from kdist.zk.znode_acls import (
+    OPEN,
+    READABLE,
+    SENSITIVE,
+    WORLD,
+    AclEntry,
+    Permission,
+    digest_id,
 )
 
 PATIENCE_S = 20.0
@@ -39,8 +50,8 @@ PATIENCE_S = 20.0
 class World(Protocol):
     """Where the contract is tested. Every world starts with an empty tree below its chroot."""
 
-    async def client(self, chroot: str = "") -> ZooKeeper:
-        """A connected client, that the world closes in the end."""
+    async def client(self, chroot: str = "", user: str = "") -> ZooKeeper:
+        """A connected client, that the world closes in the end; with a user it sets ACLs."""
         ...
 
     async def suspend(self, client: ZooKeeper) -> None:
@@ -369,3 +380,78 @@ class RequestContract:
             assert (await zk.get("/some/where/a")).data == b"x"
             assert await inside.multi([Create("/s_", sequential=True)]) == ["/s_0000000001"]
             assert await zk.exists("/a") is None
+
+    @in_loop
+    async def test_a_znode_has_the_acl_of_its_path_from_each_way_to_create_it(
+        self, enter: Any
+    ) -> None:
+        async with enter() as world:
+            zk, anybody = await world.client("/k", "ann"), await world.client("/k")
+            own = AclEntry("digest", digest_id(password_of("ann")), Permission.ALL)
+            readable = (own, AclEntry(*WORLD, Permission.READ))
+            await zk.create("/config/users/bob", b"secret", make_parents=True)
+            await zk.create("/consumers")
+            await zk.create("/s_", sequential=True)
+            await zk.multi([Create("/a"), Create("/a/b"), Create("/config/users/eve")])
+            acls = {
+                **dict.fromkeys(("/", "/config", "/s_0000000002", "/a", "/a/b"), readable),
+                **dict.fromkeys(("/config/users", "/config/users/bob"), (own,)),
+                "/config/users/eve": (own,),
+                "/consumers": OPEN,
+            }
+            assert {path: await zk.acl(path) for path in acls} == acls
+            assert (await anybody.get("/a")).data == b""
+            await anybody.create("/consumers/g")
+            with pytest.raises(NoAuth):
+                await anybody.acl("/config/users/bob")
+
+    @in_loop
+    async def test_what_an_acl_does_not_allow_is_refused(self, enter: Any) -> None:
+        async with enter() as world:
+            zk, other = await world.client("/k", "ann"), await world.client("/k", "eve")
+            await zk.create("/config/users/bob", b"secret", make_parents=True)
+            await zk.create("/a", b"one")
+            for request in (
+                other.get("/config/users/bob"),
+                other.get_many(["/a", "/config/users/bob"]),
+                other.children("/config/users"),
+                other.create("/config/users/mal"),
+                other.create("/a/b"),
+                other.set("/a", b"two"),
+                other.delete("/a"),
+                other.set_acl("/a", OPEN),
+            ):
+                with pytest.raises(NoAuth):
+                    await request
+            with pytest.raises(MultiFailed) as failed:
+                await other.multi([Create("/b")])
+            assert isinstance(failed.value.error, NoAuth)
+            assert (await zk.get("/a")).data == b"one"
+
+    @in_loop
+    async def test_an_acl_can_be_replaced_and_opened_again(self, enter: Any) -> None:
+        async with enter() as world:
+            anybody, zk = await world.client("/k"), await world.client("/k", "ann")
+            await anybody.create("/a", b"one")
+            assert await zk.acl("/a") == OPEN
+            await zk.set_acl("/a", READABLE)
+            with pytest.raises(NoAuth):
+                await anybody.set("/a", b"two")
+            await zk.set_acl("/a", SENSITIVE)
+            with pytest.raises(NoAuth):
+                await anybody.get("/a")
+            await zk.set_acl("/a", OPEN)
+            assert (await anybody.get("/a")).data == b"one"
+
+    @in_loop
+    async def test_an_acl_for_its_creator_needs_an_identity(self, enter: Any) -> None:
+        async with enter() as world:
+            zk = await world.client("/k")
+            await zk.create("/a")
+            with pytest.raises(InvalidAcl):
+                await zk.set_acl("/a", READABLE)
+
+
+def password_of(user: str) -> str:
+    """The user's `user:password`."""
+    return f"{user}:of-{user}"

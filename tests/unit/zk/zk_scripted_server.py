@@ -14,14 +14,19 @@ from kdist.zk.kazoo_client import KazooSession
 
 _HEADER = struct.Struct("!ii")  # xid, type
 _SESSION_ID = struct.Struct("!q")
-_PING, _CLOSE = 11, -11
+_PING, _CLOSE, _AUTH = 11, -11, 100
+_AUTH_FAILED = -115
 _ID_AT = 16  # in a Connect: after protocol, last zxid and timeout
 
 
 class ScriptedServer:
-    """Opens sessions, hangs up at `drop`, and then does not know the session any more."""
+    """Opens sessions, hangs up at `drop`, and then does not know the session any more.
 
-    def __init__(self, listening: socket.socket) -> None:
+    It takes credentials, or none.
+    """
+
+    def __init__(self, listening: socket.socket, *, takes_credentials: bool = True) -> None:
+        self._takes_credentials = takes_credentials
         self._listening = listening
         self._dropped: socket.socket | None = None
         self.port: int = listening.getsockname()[1]
@@ -55,7 +60,8 @@ class ScriptedServer:
             xid, kind = _HEADER.unpack_from(_frame(connection))
             if kind not in (_PING, _CLOSE):
                 self.asked.append(kind)
-            _send(connection, struct.pack("!iqi", xid, 1, 0))
+            is_refused = kind == _AUTH and not self._takes_credentials
+            _send(connection, struct.pack("!iqi", xid, 1, _AUTH_FAILED if is_refused else 0))
 
 
 def _frame(connection: socket.socket) -> bytes:
@@ -68,10 +74,10 @@ def _send(connection: socket.socket, body: bytes) -> None:
 
 
 @contextmanager
-def scripted_server() -> Iterator[ScriptedServer]:
+def scripted_server(**how: bool) -> Iterator[ScriptedServer]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         try:
-            yield ScriptedServer(listening)
+            yield ScriptedServer(listening, **how)
         finally:
             listening.shutdown(socket.SHUT_RDWR)
 
