@@ -36,11 +36,11 @@ COMMANDS = """
     acls add --principal User:etl --operation read --topic clicks --zookeeper memory:2181
     acls list --zookeeper memory:2181
     acls remove --topic clicks --yes --zookeeper memory:2181
-    users create ann --password-file FILES/password --zookeeper memory:2181
-    users passwd ann --password-file FILES/password --zookeeper memory:2181
+    users create ana --password-file - --zookeeper memory:2181
+    users passwd ana --password-file - --zookeeper memory:2181
     users list --zookeeper memory:2181
-    users disconnect ann --yes --zookeeper memory:2181
-    users delete ann --yes --zookeeper memory:2181
+    users disconnect ana --yes --zookeeper memory:2181
+    users delete ana --yes --zookeeper memory:2181
     cluster describe
     cluster disks --replicas
     cluster elect clicks
@@ -95,7 +95,6 @@ def test_every_command_prints_an_object_for_each_line(running: CliCluster, tmp_p
     make_directory(tmp_path / "log")
     (tmp_path / "topics.json").write_text('[{"name": "added"}]')
     (tmp_path / "broker.properties").write_text("broker.id=1\nodd=1\n")
-    (tmp_path / "password").write_text("secret\n")
     untold = {*with_json(kdist, click.Context(kdist))} - ELSEWHERE
     for line in COMMANDS.split("\n"):
         words = shlex.split(line.replace("FILES", str(tmp_path)))
