@@ -13,6 +13,7 @@ from kdist.client.producer.core import ProducerContext
 from kdist.client.producer.results import Sent
 from kdist.model import TopicPartition
 from kdist.network.network import CLIENT_PATIENCE, Patience
+from kdist.network.tls import ClientTls
 from kdist.testing.simulated_network import SimulatedHost
 from tests.simulator.cluster import PORT, Cluster
 from tests.unit.client.client_group_world import consumer_on
@@ -155,8 +156,9 @@ class MortalHost(SimulatedHost):
         host: str,
         port: int,
         patience: Patience = CLIENT_PATIENCE,
+        tls: ClientTls | None = None,
     ) -> P:
-        protocol = await super().connect(make, host, port, patience)
+        protocol = await super().connect(make, host, port, patience, tls)
         if self.is_dead:
             self._network.crash(self.name)
         return protocol

@@ -14,8 +14,8 @@ FILES_MAX = {
     "produce, general path, to the answer": 30,
     "produce, fast path, to the write": 11,
     "produce, fast path, to the answer": 28,
-    "ISR shrink, on the leader": 19,
-    "ISR shrink, on all brokers": 43,
+    "ISR shrink, on the leader": 20,
+    "ISR shrink, on all brokers": 44,
 }
 
 

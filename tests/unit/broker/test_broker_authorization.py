@@ -73,6 +73,7 @@ async def planted(cluster: Cluster, **settings: str) -> Broker:
     while answer is None or answer.topics[0].partitions[0].error_code:
         await client.send(FindCoordinatorRequest(key=PLANTED), 0)
         answer = await client.send(OffsetCommitRequest(group_id=PLANTED, topics=topics), 2)
+    await cluster.until(lambda: OFFSETS_TOPIC in broker.service.cache.topics)
     return broker
 
 

@@ -170,6 +170,7 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
         "flow",
         "group",
         "client",
+        "listener",
         "user",
         "quota",
         "job_name",
