@@ -2,7 +2,8 @@
 
 A notification only names what every broker is to re-read. For each new one the oldest are checked
 too, and removed if they are past their retention. A broker that was away for longer comes back with
-a new session, and re-reads everything.
+a new session, and re-reads everything; so does one that takes long from reading it to watching, as
+the recovery of its logs may.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kdist.zk.watching import ChildrenWatcher
 logger = logging.getLogger(__name__)
 
 _KEPT_MS = 15 * 60_000  # retention of notifications, for brokers that are slow to read them
+_STALE_NS = _KEPT_MS // 2 * 1_000_000  # of what was read before anything was watched
 _RETRY_MS = 5_000  # after a failed read; after a lost connection, the watcher reports anyway
 
 
@@ -36,6 +38,7 @@ class ChangeFollower(ABC):
         self._path = path
         self._seen: set[str] = set()
         self._read_in = 0  # the session in which everything was last read
+        self._loaded_ns = 0
         self._is_behind = False  # since a read failed
         self._watcher: ChildrenWatcher | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -62,11 +65,14 @@ class ChangeFollower(ABC):
     async def load_all(self) -> None:
         """Have everything read. `watch` tells of all changes from here."""
         self._read_in = self._zk.session_id
+        self._loaded_ns = self._clock.monotonic_ns()
         self._seen.update(await self._zk.children(self._path))
         await self._load_all()
 
     def watch(self) -> None:
         """Have all changes since `load_all` applied, and those to come."""
+        if self._clock.monotonic_ns() - self._loaded_ns > _STALE_NS:
+            self._read_in = 0  # notifications may be gone already: re-read everything
         self._watcher = ChildrenWatcher(self._zk, self._path, self._notified)
 
     def stop(self) -> None:
