@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import raise_bug
@@ -91,14 +92,15 @@ class ChangeFollower(ABC):
         self._read_in = self._zk.session_id
         if new or is_elsewhere:
             oldest = there[: len(new) + 1]
-            names = list(dict.fromkeys([*oldest, *new]))
+            # Only what is new is applied: an order to disconnect holds once.
+            is_new = dict.fromkeys(oldest, False) | dict.fromkeys(new, True)
             self._looking = asyncio.ensure_future(
-                self._catch_up(names, self._looking, is_elsewhere)
+                self._catch_up(is_new, self._looking, is_elsewhere)
             )
             self._looking.add_done_callback(raise_bug)
 
     async def _catch_up(
-        self, names: list[str], before: asyncio.Task[None] | None, is_elsewhere: bool
+        self, names: Mapping[str, bool], before: asyncio.Task[None] | None, is_elsewhere: bool
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
@@ -109,11 +111,12 @@ class ChangeFollower(ABC):
         except ZooKeeperError as error:
             self._read_in = 0
             self._retry_soon(error)
-        for name in names:
+        for name, is_new in names.items():
             try:
-                await self._read_notification(f"{self._path}/{name}")
+                await self._read_notification(f"{self._path}/{name}", is_new=is_new)
             except ZooKeeperError as error:
-                self._seen.discard(name)
+                if is_new:
+                    self._seen.discard(name)
                 self._retry_soon(error)
 
     def _retry_soon(self, error: ZooKeeperError) -> None:
@@ -126,13 +129,14 @@ class ChangeFollower(ABC):
             self._again.cancel()
         self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
 
-    async def _read_notification(self, path: str) -> None:
+    async def _read_notification(self, path: str, *, is_new: bool) -> None:
         try:
             data, stat = await self._zk.get(path)
         except NoNode:
             return  # removed after its retention
         try:
-            await self._reload(path, data)
+            if is_new:
+                await self._reload(path, data)
         except CorruptZnode as error:
             logger.warning("ignored a notification of changed %s: %s", self.noun, error)
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
