@@ -24,6 +24,7 @@ from kdist.security.subjects import ANYBODY, LimitedSubject, Question, Subject
 logger = logging.getLogger(__name__)
 
 SENTENCES_MAX = 1_000  # a minute
+SENTENCES_OF_ONE_MAX = 100  # of one principal, so that others are told of too
 _EVERY_NS = 60_000_000_000
 _SHOWN_MAX = 250  # characters of a name
 
@@ -50,8 +51,8 @@ class Authorizer:
         self._metrics = metrics
         self._now_ns = clock.monotonic_ns
         self._subjects: WeakValueDictionary[tuple[Principal, str], Subject] = WeakValueDictionary()
-        self._told: set[tuple[Principal, Question]] = set()  # in this minute
-        self._untold = 0
+        self._told: dict[Principal, set[Question]] = {}  # in this minute
+        self._sentences = self._untold = 0
         self._minute_end_ns = 0
 
     def subject(self, principal: Principal, host: str) -> Subject:
@@ -80,11 +81,13 @@ class Authorizer:
         if now_ns >= self._minute_end_ns:
             self._begin_minute(now_ns)
         shown = operation, resource_type, name[:_SHOWN_MAX]
-        key = subject.principal, shown
-        if key in self._told or len(self._told) >= SENTENCES_MAX:
+        told = self._told.setdefault(subject.principal, set())
+        is_room = len(told) < SENTENCES_OF_ONE_MAX and self._sentences < SENTENCES_MAX
+        if shown in told or not is_room:
             self._untold += 1
             return
-        self._told.add(key)
+        told.add(shown)
+        self._sentences += 1
         logger.info(
             "%r at %s is %s %s on %s %r",
             format_principal(subject.principal)[:_SHOWN_MAX],
@@ -99,5 +102,5 @@ class Authorizer:
         if self._untold:
             logger.info("%d more denials in the minute before", self._untold)
         self._told.clear()
-        self._untold = 0
+        self._sentences = self._untold = 0
         self._minute_end_ns = now_ns + _EVERY_NS

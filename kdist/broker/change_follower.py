@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from kdist.runtime.clock import Clock
+from kdist.runtime.steps import parted
 from kdist.runtime.tasks import raise_bug
 from kdist.zk.client import SessionState, ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode, ZooKeeperError
@@ -31,6 +32,8 @@ class ChangeFollower(ABC):
 
     noun: str
     """What changes, as log lines say it."""
+    at_once = 1
+    """How many notifications are read together."""
 
     def __init__(self, zk: ZooKeeper, clock: Clock, path: str) -> None:
         """`path`: the parent of the notifications."""
@@ -56,6 +59,9 @@ class ChangeFollower(ABC):
     @abstractmethod
     async def _reload(self, path: str, data: bytes) -> None:
         """Re-read and apply what a notification names; `CorruptZnode` if it names nothing."""
+
+    async def _reload_noted(self) -> None:  # noqa: B027 - most note nothing
+        """Re-read and apply what `_reload` has only noted of the notifications before."""
 
     @property
     def is_current(self) -> bool:
@@ -111,12 +117,13 @@ class ChangeFollower(ABC):
         except ZooKeeperError as error:
             self._read_in = 0
             self._retry_soon(error)
-        for name, is_new in names.items():
+        for some in parted(names, self.at_once):
             try:
-                await self._read_notification(f"{self._path}/{name}", is_new=is_new)
+                await self._read_notifications(
+                    {f"{self._path}/{name}": names[name] for name in some}
+                )
             except ZooKeeperError as error:
-                if is_new:
-                    self._seen.discard(name)
+                self._seen.difference_update(name for name in some if names[name])
                 self._retry_soon(error)
 
     def _retry_soon(self, error: ZooKeeperError) -> None:
@@ -129,18 +136,21 @@ class ChangeFollower(ABC):
             self._again.cancel()
         self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
 
-    async def _read_notification(self, path: str, *, is_new: bool) -> None:
-        try:
-            data, stat = await self._zk.get(path)
-        except NoNode:
-            return  # removed after its retention
-        try:
-            if is_new:
-                await self._reload(path, data)
-        except CorruptZnode as error:
-            logger.warning("ignored a notification of changed %s: %s", self.noun, error)
-        if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
-            await self._remove(path)
+    async def _read_notifications(self, is_new: Mapping[str, bool]) -> None:
+        """Apply those that are new, and remove the old, by their paths."""
+        found = zip(is_new, await self._zk.get_many(list(is_new)), strict=True)
+        # Of the others the retention is over.
+        there = [(path, znode) for path, znode in found if znode is not None]
+        for path, znode in there:
+            try:
+                if is_new[path]:
+                    await self._reload(path, znode.data)
+            except CorruptZnode as error:
+                logger.warning("ignored a notification of changed %s: %s", self.noun, error)
+        await self._reload_noted()
+        for path, znode in there:
+            if self._clock.now_ms() - znode.stat.created_ms > _KEPT_MS:
+                await self._remove(path)
 
     async def _remove(self, path: str) -> None:
         try:

@@ -21,7 +21,6 @@ from kdist.errors import UserError
 from kdist.model import Principal
 from kdist.network.client_security import ClientSecurity, Sasl, with_password
 from kdist.network.connection import Connection, Handler
-from kdist.network.documents import fetch
 from kdist.network.tls import ServerTls
 from kdist.network.tls_contexts import TlsContexts
 from kdist.security.names_of_certificates import MappingRules, name_of_certificate
@@ -129,7 +128,9 @@ class Doors:
 
     def _tokens(self, listener: str, settings: SaslSettings) -> Callable[[], ServerExchange]:
         try:
-            from kdist.broker.token_keys import TokenKeys  # late: it needs the extra `security`
+            # Late: they take long, and the first needs the extra `security`.
+            from kdist.broker.token_keys import TokenKeys
+            from kdist.network.documents import fetch
         except ModuleNotFoundError as error:
             raise UserError(f"OAUTHBEARER needs {error.name}: install kdist[security]") from error
         keys = TokenKeys(settings, self._reserved(), self._process, fetch)

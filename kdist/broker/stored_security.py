@@ -128,11 +128,13 @@ class _AclFollower(ChangeFollower):
     """Of one kind of patterns."""
 
     noun = "ACLs"
+    at_once = _READS_AT_ONCE
 
     def __init__(self, zk: ZooKeeper, clock: Clock, kind: PatternType, acls: StoredAcls) -> None:
         super().__init__(zk, clock, _STORES[kind].changes.path())
         self._kind = kind
         self._acls = acls
+        self._noted: set[Pattern] = set()
 
     async def _load_all(self) -> None:
         await self._acls.reload_kind(self._kind)
@@ -143,7 +145,11 @@ class _AclFollower(ChangeFollower):
     async def _reload(self, path: str, data: bytes) -> None:
         pattern = _STORES[self._kind].changed(path, data).pattern
         if pattern.type in znodes.ACL_TYPES and pattern.kind is self._kind:
-            await self._acls.reload((pattern,))
+            self._noted.add(pattern)
+
+    async def _reload_noted(self) -> None:
+        noted, self._noted = self._noted, set()
+        await self._acls.reload(noted)
 
 
 # For whoever has no broker

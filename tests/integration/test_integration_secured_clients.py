@@ -50,6 +50,7 @@ SETTINGS = {
     "default.replication.factor": "2",
     "offsets.topic.replication.factor": "2",
 }
+BRIEF = {"bootstrap_timeout_ms": 5_000, "max_block_ms": 5_000}  # of who is not let in
 USERS = (*MECHANISMS, "carol")  # whom her certificate names
 
 
@@ -335,7 +336,7 @@ def test_a_wrong_password_gets_nobody_in(secured: Secured, user: str) -> None:
         "sasl_plain_password": "of nobody",
     }
     with pytest.raises(KafkaError):
-        kafka.KafkaProducer(**config, max_block_ms=5_000).send(user, b"x").get(10)
+        kafka.KafkaProducer(**config, **BRIEF).send(user, b"x").get(10)
 
 
 def test_no_certificate_or_one_of_another_ca_gets_nobody_in(
@@ -352,7 +353,7 @@ def test_no_certificate_or_one_of_another_ca_gets_nobody_in(
             "ssl_keyfile": own,
         }
         with pytest.raises(KafkaError):
-            kafka.KafkaProducer(**config, max_block_ms=5_000).send("carol", b"x").get(10)
+            kafka.KafkaProducer(**config, **BRIEF).send("carol", b"x").get(10)
 
 
 def test_no_secret_is_in_a_log(secured: Secured, secrets: tuple[str, ...]) -> None:

@@ -22,6 +22,7 @@ from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kdist.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kdist.security.sasl import Authenticated, AuthenticationFailed
+from kdist.security.scram import ScramServer, new_credential
 from tests.simulator.cluster import PORT, Cluster
 from tests.unit.network.network_world import RawPeer
 
@@ -156,3 +157,12 @@ class Peer(RawPeer):
         """Whether a request of another API is answered."""
         request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
         return await self.ask(request, 3) is not None
+
+
+_CREDENTIAL = new_credential("SCRAM-SHA-256", "secret", b"salt")
+
+
+def scram() -> ScramServer:
+    """An exchange of a server that knows alice, whose password is secret."""
+    known = {"alice": _CREDENTIAL}
+    return ScramServer("SCRAM-SHA-256", known.get, "a-nonce-of-the-server", b"cluster")

@@ -306,6 +306,16 @@ async def test_no_change_of_two_made_at_once_is_lost(
         )
 
 
+@of_two
+async def test_hundreds_of_changes_are_followed_as_fast_as_they_are_made(
+    cluster: Cluster, client: Client, _: Client, /
+) -> None:
+    await add(client, *((topic(f"t{number}"), allow()) for number in range(300)))
+    made_s = cluster.loop.time()
+    await cluster.until(lambda: len(acls_of(cluster, 2).table.patterns()) == 300)
+    assert cluster.loop.time() - made_s < 0.2
+
+
 # ZooKeeper
 
 

@@ -30,9 +30,8 @@ from kdist.protocol.sasl_authenticate import SaslAuthenticateRequest
 from kdist.protocol.sasl_handshake import SaslHandshakeRequest
 from kdist.protocol.versions import advertised_versions
 from kdist.runtime.clock import SystemClock
-from kdist.security.scram import ScramClient, ScramLogin, ScramServer, new_credential
 from tests.simulator.cluster import PORT, create, produce
-from tests.unit.broker.broker_gates import Gated, Peer, Word
+from tests.unit.broker.broker_gates import Gated, Peer, Word, scram
 from tests.unit.network.network_world import Answering, Served, World, turning_world, until
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -57,14 +56,6 @@ def run_on_sockets(scenario: Callable[[World], Any]) -> None:
 
 pytestmark = pytest.mark.played(by=run)
 renewing = pytest.mark.played(by=run, mechanisms={"WORD": Mechanism(Word, reauth_ms=10_000)})
-
-
-_CREDENTIAL = new_credential("SCRAM-SHA-256", "secret", b"salt")
-
-
-def scram() -> ScramServer:
-    known = {"alice": _CREDENTIAL}
-    return ScramServer("SCRAM-SHA-256", known.get, "a-nonce-of-the-server", b"cluster")
 
 
 async def took_s(work: Any) -> tuple[Any, float]:
@@ -579,39 +570,3 @@ async def test_an_exchange_under_way_does_not_outlive_its_users_credential(
     cluster.gate.disconnect("WORD", "alice")
     _, waited_s = await took_s(cluster.until(lambda: peer.is_closed))
     assert waited_s < 1
-
-
-# A real mechanism
-
-
-@pytest.mark.played(by=run, mechanisms={"SCRAM-SHA-256": Mechanism(scram)})
-@pytest.mark.parametrize("is_framed", [True, False])
-async def test_scram_is_spoken_through_the_gate(cluster: Gated, /, is_framed: bool) -> None:
-    peer = await cluster.peer()
-    await peer.handshake("SCRAM-SHA-256", int(is_framed))
-    client = ScramClient(ScramLogin("SCRAM-SHA-256", "alice", "secret"), "a-nonce-of-the-client")
-    message = client.respond(None)
-    while message is not None:
-        if is_framed:
-            challenge = (await peer.say(message.decode())).auth_bytes
-        else:
-            peer.send(message)
-            challenge = await peer.frame() or b""
-        message = client.respond(challenge)
-    assert await peer.is_served()
-
-
-@pytest.mark.played(by=run, mechanisms={"SCRAM-SHA-256": Mechanism(scram)})
-async def test_an_unknown_user_fails_as_a_wrong_password_does(cluster: Gated, /) -> None:
-    told = []
-    for number, (name, password) in enumerate([("alice", "wrong"), ("nobody", "secret")]):
-        peer: Peer = await cluster.peer(host=f"peer{number}")
-        await peer.handshake("SCRAM-SHA-256")
-        client = ScramClient(ScramLogin("SCRAM-SHA-256", name, password), "the-clients-nonce")
-        first = await peer.say((client.respond(None) or b"").decode())
-        assert first.error_code == Error.NONE
-        answer, waited_s = await took_s(
-            peer.say((client.respond(first.auth_bytes) or b"").decode())
-        )
-        told.append((answer, round(waited_s, 1)))
-    assert told[0] == told[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdist.broker.authorization import SENTENCES_MAX, Authorizer
+from kdist.broker.authorization import SENTENCES_MAX, SENTENCES_OF_ONE_MAX, Authorizer
 from kdist.broker.broker import Broker
 from kdist.config.security import ACL_AUTHORIZER, AuthorizationSettings
 from kdist.errors import Error, UserError
@@ -443,11 +443,15 @@ def test_a_denial_is_counted_each_time_and_logged_once_a_minute(
 def test_made_up_names_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
     denying = Denying()
     with caplog.at_level(logging.INFO, "kdist.broker.authorization"):
-        for number in range(SENTENCES_MAX + 100):
+        for number in range(SENTENCES_OF_ONE_MAX + 100):
             denying.deny(f"{number}\n" + "x" * 10_000)
+        assert len(caplog.messages) == SENTENCES_OF_ONE_MAX
+        denying.deny(principal=BOB)
+        assert "bob" in caplog.messages[-1]  # whom they do not hide
+        for number in range(SENTENCES_MAX + 100):
+            denying.deny(principal=Principal("User", str(number)))
     assert len(caplog.messages) == SENTENCES_MAX
     assert not any("\n" in each or len(each) > 1_000 for each in caplog.messages)
-    assert len(denying.authorizer._told) == SENTENCES_MAX
 
 
 def test_subjects_last_as_long_as_they_are_used() -> None:

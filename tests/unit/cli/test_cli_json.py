@@ -36,6 +36,11 @@ COMMANDS = """
     acls add --principal User:etl --operation read --topic clicks --zookeeper memory:2181
     acls list --zookeeper memory:2181
     acls remove --topic clicks --yes --zookeeper memory:2181
+    users create ana --password-file - --zookeeper memory:2181
+    users passwd ana --password-file - --zookeeper memory:2181
+    users list --zookeeper memory:2181
+    users disconnect ana --yes --zookeeper memory:2181
+    users delete ana --yes --zookeeper memory:2181
     cluster describe
     cluster disks --replicas
     cluster elect clicks

@@ -77,6 +77,11 @@ SUFFICIENT: dict[str, list[set[Right]]] = {
     **every([{(Operation.DELETE, TOPIC)}], names=("DeleteTopics", "DeleteRecords")),
     "InitProducerId": [{(Operation.IDEMPOTENT_WRITE, CLUSTER)}, {(Operation.WRITE, TOPIC)}],
     "OffsetForLeaderEpoch": [{CLUSTER_ACTION}, {(Operation.DESCRIBE, TOPIC)}],
+    "DescribeAcls": [{DESCRIBE}],
+    **every([{ALTER}], names=("CreateAcls", "DeleteAcls")),
+    **every([set()], names=("SaslHandshake", "SaslAuthenticate")),
+    "DescribeUserScramCredentials": [{DESCRIBE}],
+    "AlterUserScramCredentials": [{ALTER}],
     "DescribeConfigs": [{(Operation.DESCRIBE_CONFIGS, TOPIC)}],
     **every(
         [{(Operation.ALTER_CONFIGS, TOPIC)}], names=("AlterConfigs", "IncrementalAlterConfigs")
