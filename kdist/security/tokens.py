@@ -97,7 +97,8 @@ def _usable_keys(entries: list[Any]) -> Iterator[tuple[KeyName, Any]]:
     for entry in entries:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry:
             continue
-        name = KeyName(entry.get("kid", ""), entry.get("kty", ""), entry.get("crv"))
+        kind = entry.get("kty", "")
+        name = KeyName(entry.get("kid", ""), kind, None if kind == "RSA" else entry.get("crv"))
         reader = _READERS.get(name.type) if isinstance(name.type, str) else None
         if reader is None or not isinstance(name.id, str) or not name.id:
             continue

@@ -210,6 +210,12 @@ def test_a_key_that_cannot_be_used_is_left_out(entry: object) -> None:
     assert keys_of(entry, public("ES384")) == keys_of(public("ES384"))
 
 
+@pytest.mark.parametrize("curve", ["P-256", 7, [], {}])
+def test_a_curve_says_nothing_of_an_rsa_key(curve: object) -> None:
+    keys = keys_of(public("RS256", crv=curve))
+    assert validate(signed(CLAIMS), RULES, keys, 1000 * NOW_S).name == "alice"
+
+
 def test_a_short_rsa_key_is_left_out() -> None:
     short = rsa.generate_private_key(65537, 1024).public_key()
     entry = jwt.algorithms.RSAAlgorithm.to_jwk(short, as_dict=True)
