@@ -103,14 +103,13 @@ class GateSettings(NamedTuple):
 
     `is_for_brokers`: on this listener ApiVersions lists brokers' APIs, too. `frame_bytes_max` is
     `sasl.server.max.receive.size`, and `failed_delay_ms`
-    `connection.failed.authentication.delay.ms`. `renewal_ms` is how long a session may take to be
-    renewed; how long the first proof may take says the listener (`network/unproved.py`).
+    `connection.failed.authentication.delay.ms`. How long the first proof may take says the listener
+    (`network/unproved.py`); a renewal, the session that it renews.
     """
 
     mechanisms: Mapping[str, Mechanism]
     is_for_brokers: bool = False
     frame_bytes_max: int = 64 << 10
-    renewal_ms: int = 10_000
     failed_delay_ms: int = 100
 
 
@@ -128,7 +127,7 @@ class Login:
     `mechanism` and `exchange` are of the proof under way, or of the last; `name` is who it was.
     """
 
-    __slots__ = ("begun_s", "deadline", "end", "exchange", "mechanism", "name", "state")
+    __slots__ = ("begun_s", "end", "exchange", "mechanism", "name", "refusal", "state")
 
     def __init__(self) -> None:
         self.state = State.FIRST
@@ -136,7 +135,7 @@ class Login:
         self.exchange: ServerExchange | None = None
         self.name: str | None = None
         self.begun_s = 0.0
-        self.deadline: asyncio.TimerHandle | None = None  # of a renewal, or of its answer
+        self.refusal: asyncio.TimerHandle | None = None  # of its answer, then of its end
         self.end: asyncio.TimerHandle | None = None  # of the session
 
 
@@ -167,7 +166,7 @@ class Gate:
     def on_disconnect(self, connection: Connection) -> None:
         """As of `Handler`."""
         login = self._logins.pop(connection)
-        for timer in (login.deadline, login.end):
+        for timer in (login.refusal, login.end):
             if timer is not None:
                 timer.cancel()
         if login.name is not None:
@@ -318,10 +317,9 @@ class Gate:
         """The one place that says who sends on a connection."""
         is_first = login.name is None
         login.state, login.exchange, login.name = State.PROVED, None, proved.name
-        for timer in (login.deadline, login.end):
-            if timer is not None:
-                timer.cancel()
-        login.deadline = login.end = None
+        if login.end is not None:
+            login.end.cancel()
+        login.end = None
         if lifetime_ms is not None:
             loop = asyncio.get_running_loop()
             login.end = loop.call_later(lifetime_ms / 1000, self._expire, connection)
@@ -352,9 +350,7 @@ class Gate:
         login.exchange = None
         slot = connection.reserve()
         connection.finish()
-        if login.deadline is not None:
-            login.deadline.cancel()
-        login.deadline = loop.call_later(delay_s, self._tell, connection, login, slot, answer)
+        login.refusal = loop.call_later(delay_s, self._tell, connection, login, slot, answer)
 
     def _tell(
         self, connection: Connection, login: Login, slot: ResponseSlot, answer: Buffer | None
@@ -363,7 +359,7 @@ class Gate:
             slot.discard()
         else:
             slot.send((answer,))
-        login.deadline = asyncio.get_running_loop().call_later(_LINGER_S, connection.abort)
+        login.refusal = asyncio.get_running_loop().call_later(_LINGER_S, connection.abort)
 
     def _expire(self, connection: Connection) -> None:
         login = self._logins[connection]
@@ -396,8 +392,6 @@ class Gate:
             connection.finish_soon()
         else:
             connection.take_frames(self.on_frame)
-            renewal_s = self._settings.renewal_ms / 1000
-            login.deadline = asyncio.get_running_loop().call_later(renewal_s, connection.abort)
             self._begin_exchange(login, request.mechanism, call.version)
             names = list(self._settings.mechanisms)
             call.answer(SaslHandshakeResponse(error_code=Error.NONE, mechanisms=names))

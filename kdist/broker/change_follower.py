@@ -2,7 +2,8 @@
 
 A notification only names what every broker is to re-read. For each new one the oldest are checked
 too, and removed if they are past their retention. A broker that was away for longer comes back with
-a new session, and re-reads everything.
+a new session, and re-reads everything; so does one that takes long from reading it to watching, as
+the recovery of its logs may.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from kdist.runtime.clock import Clock
 from kdist.runtime.steps import parted
@@ -21,6 +23,7 @@ from kdist.zk.watching import ChildrenWatcher
 logger = logging.getLogger(__name__)
 
 _KEPT_MS = 15 * 60_000  # retention of notifications, for brokers that are slow to read them
+_STALE_NS = _KEPT_MS // 2 * 1_000_000  # of what was read before anything was watched
 _RETRY_MS = 5_000  # after a failed read; after a lost connection, the watcher reports anyway
 
 
@@ -39,6 +42,7 @@ class ChangeFollower(ABC):
         self._path = path
         self._seen: set[str] = set()
         self._read_in = 0  # the session in which everything was last read
+        self._loaded_ns = 0
         self._is_behind = False  # since a read failed
         self._watcher: ChildrenWatcher | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -68,11 +72,14 @@ class ChangeFollower(ABC):
     async def load_all(self) -> None:
         """Have everything read. `watch` tells of all changes from here."""
         self._read_in = self._zk.session_id
+        self._loaded_ns = self._clock.monotonic_ns()
         self._seen.update(await self._zk.children(self._path))
         await self._load_all()
 
     def watch(self) -> None:
         """Have all changes since `load_all` applied, and those to come."""
+        if self._clock.monotonic_ns() - self._loaded_ns > _STALE_NS:
+            self._read_in = 0  # notifications may be gone already: re-read everything
         self._watcher = ChildrenWatcher(self._zk, self._path, self._notified)
 
     def stop(self) -> None:
@@ -91,14 +98,15 @@ class ChangeFollower(ABC):
         self._read_in = self._zk.session_id
         if new or is_elsewhere:
             oldest = there[: len(new) + 1]
-            names = list(dict.fromkeys([*oldest, *new]))
+            # Only what is new is applied: an order to disconnect holds once.
+            is_new = dict.fromkeys(oldest, False) | dict.fromkeys(new, True)
             self._looking = asyncio.ensure_future(
-                self._catch_up(names, self._looking, is_elsewhere)
+                self._catch_up(is_new, self._looking, is_elsewhere)
             )
             self._looking.add_done_callback(raise_bug)
 
     async def _catch_up(
-        self, names: list[str], before: asyncio.Task[None] | None, is_elsewhere: bool
+        self, names: Mapping[str, bool], before: asyncio.Task[None] | None, is_elsewhere: bool
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
@@ -111,9 +119,11 @@ class ChangeFollower(ABC):
             self._retry_soon(error)
         for some in parted(names, self.at_once):
             try:
-                await self._read_notifications([f"{self._path}/{name}" for name in some])
+                await self._read_notifications(
+                    {f"{self._path}/{name}": names[name] for name in some}
+                )
             except ZooKeeperError as error:
-                self._seen.difference_update(some)
+                self._seen.difference_update(name for name in some if names[name])
                 self._retry_soon(error)
 
     def _retry_soon(self, error: ZooKeeperError) -> None:
@@ -126,13 +136,15 @@ class ChangeFollower(ABC):
             self._again.cancel()
         self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.report_again)
 
-    async def _read_notifications(self, paths: list[str]) -> None:
-        found = zip(paths, await self._zk.get_many(paths), strict=True)
+    async def _read_notifications(self, is_new: Mapping[str, bool]) -> None:
+        """Apply those that are new, and remove the old, by their paths."""
+        found = zip(is_new, await self._zk.get_many(list(is_new)), strict=True)
         # Of the others the retention is over.
         there = [(path, znode) for path, znode in found if znode is not None]
         for path, znode in there:
             try:
-                await self._reload(path, znode.data)
+                if is_new[path]:
+                    await self._reload(path, znode.data)
             except CorruptZnode as error:
                 logger.warning("ignored a notification of changed %s: %s", self.noun, error)
         await self._reload_noted()

@@ -15,7 +15,8 @@ client then starts over with a full fetch, as it does when its session was evict
 Since version 13 a client names topics by their ids, and a session has either ids or names. An id
 that no topic has here is kept, since the broker may learn of it later.
 
-A session is its subject's: to others it does not exist, whatever they guess.
+A session is its subject's: to others it does not exist, whatever they guess. Who may read nothing
+of what it names gets none, which might take another's place.
 
 The number of sessions is limited. At the limit a new one evicts the least recently used, if that
 was idle for two minutes; else the smallest one older than two minutes, if it is smaller than the
@@ -383,7 +384,10 @@ class FetchSessions:
         return self._create(context, results), results
 
     def _create(self, context: FetchContext, results: Results) -> int:
-        if not results or not self._make_room(context.is_follower, len(results)):
+        refused = Error.TOPIC_AUTHORIZATION_FAILED
+        if all(result.error_code == refused for _, result in results):  # or there is none
+            return NO_SESSION
+        if not self._make_room(context.is_follower, len(results)):
             return NO_SESSION
         id_ = self._rng.randint(1, _INT32_MAX)
         while id_ in self._sessions:

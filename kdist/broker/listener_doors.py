@@ -102,7 +102,6 @@ class Doors:
             self._mechanisms(listener),
             is_for_brokers,
             limits.sasl_server_max_receive_size,
-            limits.authentication_timeout_ms,
             limits.connection_failed_authentication_delay_ms,
         )
         gate = Gate(listener.name, inner, settings, shared)

@@ -146,9 +146,7 @@ def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
         "AlterClientQuotas": lambda asked, _call: to.client_quotas.alter(asked),
         "DescribeUserScramCredentials": lambda asked, _call: to.scram_users.describe(asked),
         "AlterUserScramCredentials": lambda asked, call: to.scram_users.alter(
-            asked,
-            call.listener,
-            f"{call.connection.subject.principal.name} of {call.connection.peer}",
+            asked, call.listener, _who(call)
         ),
         "DescribeCluster": lambda asked, call: to.metadata.describe_cluster(asked, call.listener),
     }

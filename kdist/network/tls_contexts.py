@@ -395,7 +395,7 @@ class TlsContexts:
         refused = ""
         try:
             self._adopt(self._settings, read())
-        except UserError as error:
+        except (UserError, OSError) as error:  # such as: no descriptor is left
             refused = str(error)
         if refused and refused != self._refused:
             logger.error("listener %s keeps its old certificate: %s", self._listener, refused)

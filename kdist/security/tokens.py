@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ ALGORITHMS: dict[str, tuple[str, str | None]] = {
 }
 _READERS: dict[str, Any] = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}
 _HEADERS_REFUSED = ("jwk", "jku", "x5u", "x5c", "crit", "b64", "zip", "enc")
+
+_HALVES = re.compile("[\ud800-\udfff]")
 
 _SIGNATURES = PyJWS(algorithms=list(ALGORITHMS))
 
@@ -94,7 +97,8 @@ def _usable_keys(entries: list[Any]) -> Iterator[tuple[KeyName, Any]]:
     for entry in entries:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry:
             continue
-        name = KeyName(entry.get("kid", ""), entry.get("kty", ""), entry.get("crv"))
+        kind = entry.get("kty", "")
+        name = KeyName(entry.get("kid", ""), kind, None if kind == "RSA" else entry.get("crv"))
         reader = _READERS.get(name.type) if isinstance(name.type, str) else None
         if reader is None or not isinstance(name.id, str) or not name.id:
             continue
@@ -142,7 +146,7 @@ def _read_header(token: str) -> dict[str, str]:
     except (ValueError, binascii.Error):
         raise _refused("has a header that cannot be read") from None
     for name, value in header.items():
-        if name in _HEADERS_REFUSED or not isinstance(value, str):
+        if name in _HEADERS_REFUSED or not _is_text(value):
             raise _refused(f"has a header {name[:20]!r}, which is not allowed")
     return header
 
@@ -156,7 +160,7 @@ def _check_claims(claims: dict[str, Any], rules: TokenRules, now_s: float) -> Au
         "is not valid yet": now_s < max(issued_s, starts_s) - rules.skew_s,
         "is another issuer's": claims.get("iss") != rules.issuer,
         "is not for this audience": rules.audiences.isdisjoint(_texts(claims.get("aud")) or ()),
-        f"has no {rules.subject_claim}": not isinstance(name, str) or not name,
+        f"has no {rules.subject_claim}": not _is_text(name) or not name,
         "has no valid scope": _texts(claims.get(rules.scope_claim, "")) is None,
     }
     for fault, is_so in faults.items():
@@ -166,6 +170,11 @@ def _check_claims(claims: dict[str, Any], rules: TokenRules, now_s: float) -> Au
     if name in rules.reserved:
         raise _refused(f"claims a reserved name: {shown(name)}")
     return Authenticated(name, int(expires_s * 1000))
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text that can be written down: JSON may have halves of characters."""
+    return isinstance(value, str) and _HALVES.search(value) is None
 
 
 def _texts(value: Any) -> list[str] | None:

@@ -123,6 +123,8 @@ class OncePerMinute(logging.Filter):
 
     It logs every connection attempt, one a second: with ZooKeeper down for an hour, that put 7,000
     lines into a broker's log. `session.py` logs when a connection is lost and when it is back.
+    Drops all below INFO, too: they show what is read and written, credentials and secrets included,
+    and whoever may alter the cluster's settings may ask for them (KIP-412).
     """
 
     def __init__(self) -> None:
@@ -130,6 +132,8 @@ class OncePerMinute(logging.Filter):
         self._logged_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return False
         line, now_s = record.getMessage(), record.created
         logged_s = self._logged_s.get(line)
         if logged_s is not None and 0 <= now_s - logged_s < _SILENT_S:  # the clock may be set back

@@ -18,6 +18,7 @@ from kdist.network.client import Client
 from kdist.protocol.describe_acls import DescribeAclsRequest
 from kdist.security.acl_filters import AclFilter
 from kdist.security.acls import Operation, Pattern, PatternType, Permission, ResourceType
+from kdist.storage.directory import LogDirectory
 from kdist.zk.client import Znode
 from kdist.zk.errors import ConnectionLoss
 from tests.simulator.cluster import Cluster
@@ -339,6 +340,28 @@ async def test_the_last_acls_stay_while_zookeeper_is_lost_and_all_are_read_again
     everything = {(CLICKS, allow()), (C, allow("User:bob"))}
     await cluster.until(lambda: set(acls_of(cluster).table.bindings()) == everything)
     await cluster.until(lambda: metrics(cluster)["kdist_acl_current"] == 1)
+
+
+async def test_a_right_that_is_revoked_while_a_broker_recovers_its_logs_is_gone(
+    cluster: Cluster, client: Client, /
+) -> None:
+    """Also if that takes so long that no notification is left."""
+    await add(client, (CLICKS, allow()))
+    broker = cluster.broker(2)
+    open_logs = broker._open_logs
+
+    async def open_slowly(directory: LogDirectory) -> None:
+        assert may_read(cluster, "clicks", 2)
+        await delete(client, AclFilter(name="clicks"))
+        await asyncio.sleep(16 * 60)
+        await add(await cluster.client(1), (topic("views"), allow()))
+        await asyncio.sleep(1)
+        assert len(await cluster.zks[1].children("/kafka-acl-changes")) == 1
+        await open_logs(directory)
+
+    broker._open_logs = open_slowly  # type: ignore[method-assign]
+    await broker.start()
+    await cluster.until(lambda: not may_read(cluster, "clicks", 2))
 
 
 async def test_a_change_while_zookeeper_is_lost_times_out(

@@ -243,6 +243,17 @@ async def test_a_partition_of_a_session_is_refused_with_the_next_request(cluster
     assert errors_of(await client.send(nothing, 12)) == [Error.NONE]
 
 
+async def test_who_may_read_nothing_of_a_fetch_takes_no_session_from_others(
+    cluster: Cluster,
+) -> None:
+    broker = await with_topic(cluster)
+    client = await client_of(cluster)
+    answer = await client.send(fetch_request(session=(0, 0)), 12)
+    assert (errors_of(answer), answer.session_id) == ([T29], 0)
+    grant(broker, READ)
+    assert (await client.send(fetch_request(session=(0, 0)), 12)).session_id
+
+
 @pytest.mark.parametrize(("principal", "host"), [(BOB, ""), (ALICE, "10.9.9.9")])
 async def test_a_session_is_its_owners(cluster: Cluster, principal: Principal, host: str) -> None:
     broker = await with_topic(cluster)

@@ -39,6 +39,21 @@ async def test_a_principal_is_disconnected_and_may_connect_again(cluster: Gated,
     assert await again.is_served()
 
 
+async def test_who_has_connected_again_is_not_disconnected_by_an_order_about_others(
+    cluster: Gated, /
+) -> None:
+    alice, bob = await cluster.peer(), await cluster.peer()
+    await alice.prove("alice")
+    await bob.prove("bob")
+    await order_disconnect(cluster.zks[1], Principal("User", "alice"))
+    await cluster.until(lambda: alice.is_closed)
+    again = await cluster.peer()
+    await again.prove("alice")
+    await order_disconnect(cluster.zks[1], Principal("User", "bob"))
+    await cluster.until(lambda: bob.is_closed)
+    assert await again.is_served()
+
+
 async def test_all_brokers_hear_of_it_and_none_that_starts_later_does(cluster: Gated, /) -> None:
     await cluster.started(2)
     peer = await cluster.network.host("peer").connect(type(await cluster.peer()), "m2", PORT)

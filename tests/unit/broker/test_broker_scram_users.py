@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from kdist.broker.authentication import Mechanism
 from kdist.broker.stored_users import StoredUsers
 from kdist.errors import Error
+from kdist.model import Principal
 from kdist.network.client import Client
 from kdist.protocol.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -32,6 +35,7 @@ from kdist.zk.client import ZooKeeper
 from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_gates import Gated
 from tests.unit.broker.broker_quotas import PRODUCE, quotas, set_
+from tests.unit.broker.broker_rights import newest
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 ODD = "etl of Zürich ~/*+%<1>"
@@ -335,6 +339,18 @@ async def test_a_credential_that_cannot_be_read_is_ignored_and_not_logged(
     ]
     assert any("credential of user 'bob'" in each for each in caplog.messages)
     assert "hunter2" not in caplog.text
+
+
+async def test_whoever_alters_credentials_cannot_forge_a_line_of_the_log(
+    cluster: Cluster, _: Client, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await cluster.client()
+    await asyncio.sleep(0.1)
+    newest(cluster.brokers[1]).principal = Principal("User", "eve\nall is well")
+    with caplog.at_level(logging.INFO):
+        await alter(client, upsert("bob"))
+    (line,) = [each for each in caplog.messages if "has altered" in each]
+    assert line.startswith(r"'User:eve\nall is well' from ")
 
 
 async def test_a_user_whose_znode_is_gone_has_no_credential(

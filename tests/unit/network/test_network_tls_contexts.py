@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
+import os
 import random
 import ssl
 import time
@@ -322,6 +324,26 @@ def test_a_renewed_certificate_has_the_names_of_the_old_one_unless_it_may_not(
     contexts = site.contexts()
     site.files[STORE] = changed.pem
     contexts.review()
+    assert site.metrics.refused == 0
+
+
+def test_a_renewed_certificate_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None may be left, for a moment, when a crowd connects."""
+    site = Site()
+    contexts = site.contexts()
+    before = contexts.server.context()
+    site.files[STORE] = authority().issue().pem
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as crowd:
+        crowd.setattr(os, "memfd_create", refuse)
+        contexts.review()
+    assert contexts.server.context() is before
+    assert site.metrics.refused == 1
+    contexts.review()
+    assert contexts.server.context() is not before
     assert site.metrics.refused == 0
 
 

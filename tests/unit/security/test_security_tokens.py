@@ -98,6 +98,7 @@ def test_a_token_may_say_more_and_clocks_differ_by_the_skew(more: dict[str, Any]
         {"aud": [1]},
         {"sub": ""},
         {"sub": 7},
+        {"sub": "\ud800"},
         {"sub": "broker"},
         {"exp": NOW_S - 30},
         {"exp": None},
@@ -165,9 +166,11 @@ def test_a_key_that_is_not_known_is_told_apart() -> None:
     assert unknown.key_id == "2"
 
 
-@pytest.mark.parametrize("key_id", ["", "x" * 1001])
+@pytest.mark.parametrize("key_id", ["", "x" * 1001, "\ud800"])
 def test_a_key_id_that_is_missing_or_too_long_is_not_looked_up(key_id: str) -> None:
-    assert not isinstance(refusal_of(signed(CLAIMS, headers={"kid": key_id})), UnknownKey)
+    head = base64.urlsafe_b64encode(json.dumps({"alg": "RS256", "kid": key_id}).encode()).decode()
+    token = f"{head.rstrip('=')}.{signed(CLAIMS).partition('.')[2]}"
+    assert not isinstance(refusal_of(token), UnknownKey)
 
 
 def test_a_token_that_is_too_long_is_not_read() -> None:
@@ -205,6 +208,12 @@ def test_any_text_is_refused(text: str) -> None:
 )
 def test_a_key_that_cannot_be_used_is_left_out(entry: object) -> None:
     assert keys_of(entry, public("ES384")) == keys_of(public("ES384"))
+
+
+@pytest.mark.parametrize("curve", ["P-256", 7, [], {}])
+def test_a_curve_says_nothing_of_an_rsa_key(curve: object) -> None:
+    keys = keys_of(public("RS256", crv=curve))
+    assert validate(signed(CLAIMS), RULES, keys, 1000 * NOW_S).name == "alice"
 
 
 def test_a_short_rsa_key_is_left_out() -> None:

@@ -26,6 +26,7 @@ from kazoo.protocol.serialization import Transaction
 from kazoo.protocol.states import ZnodeStat
 
 from kdist.config.addresses import ConnectString
+from kdist.runtime.diagnostics import LogLevels
 from kdist.zk import kazoo_client
 from kdist.zk.client import Check, Create, Delete, SessionKey, SessionState, Set
 from kdist.zk.errors import ConnectionLoss, NoSuchServer, Untrusted, ZooKeeperError
@@ -294,6 +295,23 @@ def test_a_clock_that_was_set_back_silences_nothing() -> None:
     assert is_logged(lines, 1000)
     assert is_logged(lines, 10)
     assert not is_logged(lines, 11)
+
+
+@pytest.fixture
+def debugging() -> Iterator[None]:
+    LogLevels().set("kazoo", "TRACE")
+    yield
+    LogLevels().unset("kazoo")
+
+
+@pytest.mark.usefixtures("debugging")
+async def test_what_is_stored_is_not_logged_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
+    session = KazooSession(ConnectString.parse("there:2181"), 60_000, lambda *_: None)
+    client = session.client
+    client.logger.debug("Sending request(xid=%s): %s", 1, b"stored_key=c2VjcmV0")
+    client._connection.logger.debug("Received response(xid=%s): %r", 1, b"stored_key=c2VjcmV0")
+    client.logger.warning("Connection dropped")
+    assert caplog.messages == ["Connection dropped"]
 
 
 def test_few_of_many_lines_are_remembered() -> None:
