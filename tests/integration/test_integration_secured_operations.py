@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from mirror_processes import MirrorProcess, ended, kdist
+from pyspark.sql import SparkSession
+from spark_work import Job, small_spark, table
 
 from kdist import Admin, Consumer, Producer
 from kdist.client.security import SecurityKeywords
+from kdist.errors import ApiError, Error
 from tests.certificates import authority
 from tests.integration.broker_processes import BrokerProcess, settled
 from tests.integration.zookeeper_server import ZooKeeperHost, free_port
@@ -167,3 +170,41 @@ def test_an_agent_publishes_as_a_user_over_tls(secured: Secured, tmp_path: Path)
         _, said = agent.communicate(timeout=60)
     assert agent.returncode == 0
     assert "cannot be sent" not in said
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with small_spark() as session:
+        yield session
+
+
+def test_spark_reads_and_loads_as_a_user_over_tls(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    values = [b'{"n": %d}' % number for number in range(10)]
+    produce(secured, "loaded", values)
+    file = str(written(tmp_path / "client.properties", secured.named))
+    found = table(spark, secured.address, subscribe="loaded", securityFile=file)
+    assert sorted(bytes(row.value) for row in found.collect()) == sorted(values)
+    job = Job(secured.address, tmp_path / "load", spark)
+    assert job.run("loaded", security_file=file).error is None
+    assert job.rows("loaded") == len(values)
+
+
+def test_a_load_with_a_wrong_password_fails_in_a_sentence(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    job = Job(secured.address, tmp_path / "load", spark)
+    error = job.run("loaded", security_file=str(wrong)).error
+    assert isinstance(error, ApiError)
+    assert error.error is Error.SASL_AUTHENTICATION_FAILED
+    assert "of nobody" not in str(error)
+    file = tmp_path / "job.properties"
+    output = str(tmp_path / "l")
+    given = {"bootstrap.servers": secured.address, "topics": "loaded", "output": output}
+    written(file, {**given, "security.file": str(wrong)})
+    done = kdist("load", "--config", str(file))
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("kdist: ")]
+    assert "refuses the credentials for PLAIN" in said

@@ -263,6 +263,10 @@ def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
             for form in ("HH:mm", "dd/MM HH:mm", "[yyyy-MM-dd[ ]]HH:mm", "HH:mm 'year'")
         ),
         (
+            "security.file=client.properties\n",
+            "security.file is 'client.properties', but must be an absolute path (job).",
+        ),
+        (
             "name=a b\n",
             "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
         ),
