@@ -172,6 +172,29 @@ def test_an_agent_publishes_as_a_user_over_tls(secured: Secured, tmp_path: Path)
     assert "cannot be sent" not in said
 
 
+def test_a_gate_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
+    file = written(tmp_path / "client.properties", secured.named)
+    settled(lambda: _gate(*where, "--after", file).stdout == "yes   broker 1 is fully back\n")
+    asked = _gate(*where, "--allow-single-replica", file)
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_a_gate_with_a_wrong_password_cannot_tell(secured: Secured, tmp_path: Path) -> None:
+    where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
+    file = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    for word in ("--after", "--allow-single-replica"):
+        done = _gate(*where, word, file)
+        assert done.returncode == 2
+        assert "refuses the credentials for PLAIN" in done.stderr
+        assert "of nobody" not in done.stderr + done.stdout
+
+
+def _gate(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    *words, file = words
+    return kdist(*map(str, words), "--command-config", str(file))
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     with small_spark() as session:
