@@ -22,6 +22,7 @@ from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, listener_rules, mirror, topic_rules
 from kdist.config.agent import AgentSettings
 from kdist.config.broker_config import BROKER_TABLE
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import Setting, Synonym, show_human
 from kdist.config.kinds import LIMITS, Kind, show_text
 from kdist.config.load_job import LoadSettings, TopicLoadSettings
@@ -54,8 +55,10 @@ def settings_page() -> str:
         "## Rules between settings\n",
         rules_table(),
         "## Settings of an agent's own file\n",
-        table([own_row(row) for row in AgentSettings.TABLE]),
+        AGENT_INTRO,
+        table([own_row(row) for row in AgentSettings.TABLE if row not in SecuritySettings.TABLE]),
         "## Settings of a mirror's own file\n",
+        MIRROR_INTRO,
         table([own_row(row) for row in mirror.DESCRIBED]),
         "## Settings of a load's own file\n",
         LOAD_INTRO,
@@ -84,6 +87,16 @@ What is given as `listener.name.<listener>.<setting>`, in lower case, holds for 
 setting of *TLS* and *SASL*, and these. `sasl.jaas.config`, `sasl.server.callback.handler.class` and
 `connections.max.reauth.ms` may also be one mechanism's, as in
 `listener.name.clients.scram-sha-512.connections.max.reauth.ms`. The longest prefix wins.
+"""
+
+AGENT_INTRO = """\
+Its connections are secured by [the settings of all clients](../guides/secure-clients.md), under the
+same names: `security.protocol`, `sasl.*` and `ssl.*`.
+"""
+
+MIRROR_INTRO = """\
+A flow's connections are secured by [the settings of all clients](../guides/secure-clients.md), for
+either cluster: `flow.<name>.source.security.protocol`, `flow.<name>.target.security.protocol`.
 """
 
 LOAD_INTRO = """\

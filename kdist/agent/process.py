@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from kdist.agent.agent import Agent, AgentContext
 from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.security import client_security
 from kdist.config.agent import AgentSettings
 from kdist.network.client import ClientSettings
+from kdist.network.client_security import ClientSecurity
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
@@ -23,15 +25,20 @@ _NO_RETRY_MS = 0  # the next interval is the retry
 
 
 def run_agent(settings: AgentSettings, environment: Mapping[str, str]) -> None:
-    """Run an agent until SIGTERM or SIGINT. `UserError` for malformed addresses."""
+    """Run an agent until SIGTERM or SIGINT.
+
+    `UserError` for malformed addresses, or settings of security that cannot be used.
+    """
     asyncio.run(_run(settings, ServiceManager(environment)))
 
 
 async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
     loop = asyncio.get_running_loop()
     bootstrap = parse_addresses(settings.bootstrap_servers)
-    cluster = Cluster(AsyncioNetwork(loop), bootstrap, _CLIENT, _NO_RETRY_MS)
-    canary = _canary_cluster(settings, loop)
+    security = client_security(settings)
+    client = _CLIENT._replace(security=security)
+    cluster = Cluster(AsyncioNetwork(loop), bootstrap, client, _NO_RETRY_MS)
+    canary = _canary_cluster(settings, security, loop)
     context = AgentContext(SystemClock(), Disk(), cluster, look, output_of, canary)
     agent = Agent(settings, settings.host or socket.gethostname(), context)
     stop = asyncio.Event()
@@ -46,12 +53,19 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
             canary.close()
 
 
-def _canary_cluster(settings: AgentSettings, loop: asyncio.AbstractEventLoop) -> Cluster | None:
+def _canary_cluster(
+    settings: AgentSettings, security: ClientSecurity | None, loop: asyncio.AbstractEventLoop
+) -> Cluster | None:
     """With connections of its own, so that a probe waits behind nothing else, and retries."""
     if settings.canary_topic is None:
         return None
     timeout_ms = settings.canary_timeout_ms
-    client = ClientSettings("kdist-canary", request_timeout_ms=timeout_ms, connect_timeout_ms=2_000)
+    client = ClientSettings(
+        "kdist-canary",
+        request_timeout_ms=timeout_ms,
+        connect_timeout_ms=2_000,
+        security=security,
+    )
     bootstrap = parse_addresses(settings.bootstrap_servers)
     return Cluster(AsyncioNetwork(loop), bootstrap, client, timeout_ms)
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.consumer.opening import Opening, open_fetched
-from kdist.client.security import SecurityKeywords, SecuritySettings, client_security
+from kdist.client.security import SecurityKeywords, client_security
 from kdist.client.settings import check_text, read_settings
+from kdist.config.client_security import SecuritySettings
 from kdist.errors import ApiError, Error, UserError, WrongType
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings

@@ -13,6 +13,7 @@ from kdist.cli.shared.options import json_option, not_empty, print_json
 from kdist.cli.shared.settings import pick
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Field, print_rows
+from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.config.broker_config import BrokerConfig
@@ -50,6 +51,7 @@ def check(path: str, kind: str, as_json: bool) -> int:
     All mistakes are printed at once, each with its line. What is allowed but odd is a warning.
     The JSON has the digest of a broker's settings, which it shows on /health when it runs.
     """
+    from kdist.client.security import client_security
     from kdist.config.agent import load_agent
     from kdist.config.faults import ConfigError
     from kdist.config.load import load_broker
@@ -62,12 +64,14 @@ def check(path: str, kind: str, as_json: bool) -> int:
     digest: str | None = None
     try:
         if kind == "agent":
-            load_agent(text, path)
+            client_security(load_agent(text, path))
         else:
             loaded = load_broker(text, path)
             warnings, digest = loaded.warnings, loaded.digest()
     except ConfigError as error:
         faults = error.faults
+    except UserError as error:  # of what is secured
+        faults = (str(error),)
     if as_json:
         found = {"file": path, "is_good": not faults}
         said = {"faults": list(faults), "warnings": list(warnings)}

@@ -12,7 +12,8 @@ from typing import Any, TypedDict, TypeVar
 
 from kdist.client.cluster import did_you_mean
 from kdist.client.foreign import SETTINGS, hint
-from kdist.client.security import SecuritySettings, check_security
+from kdist.client.security import check_security
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import Setting, Settings, setting
 from kdist.config.kinds import Kind, show_text
 from kdist.errors import UserError, WrongType

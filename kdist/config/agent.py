@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kdist.config.addresses import unreachable
-from kdist.config.declare import Settings, setting, settings
+from kdist.config.client_security import SecuritySettings
+from kdist.config.declare import setting, settings
 from kdist.config.faults import raise_if_any, sentence_at
 from kdist.config.foreign import unknown_names
 from kdist.config.kinds import int32
@@ -14,8 +15,8 @@ from kdist.config.texts import parse_properties
 
 
 @settings
-class AgentSettings(Settings):
-    """What the agent is given."""
+class AgentSettings(SecuritySettings):
+    """What the agent is given. How its connections are secured, under the names of all clients."""
 
     PREFIX = "agent."
 

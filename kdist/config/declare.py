@@ -177,7 +177,7 @@ S = TypeVar("S", bound=Settings)
 def settings(cls: type[S]) -> type[S]:
     """Make the class a frozen dataclass with slots, and its declarations its `TABLE`.
 
-    Those of a base class follow its own.
+    Those of a base class follow its own, under the names that they have there.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     own = cls.__annotations__
@@ -186,12 +186,12 @@ def settings(cls: type[S]) -> type[S]:
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
     subject, rows = "", []
     fields = dataclasses.fields(typing.cast(Any, made))
-    for each in sorted(fields, key=lambda field: field.name not in own):
+    for each in (field for field in fields if field.name in own):
         name = each.metadata["name"] or cls.PREFIX + each.name.replace("_", cls.SEPARATOR)
         subject = each.metadata.get("subject", subject)
         columns = {**each.metadata, "name": name, "subject": subject}
         rows.append(_row(each.name, shape_of(hints[each.name]), columns))
-    made.TABLE = tuple(rows)
+    made.TABLE = (*rows, *(row for row in cls.TABLE if row.attribute not in own))
     return made
 
 

@@ -44,6 +44,11 @@ class LoadSettings(Settings):
     output: str = setting(
         doc="The directory for the loaded files; all Spark hosts must have it at this path."
     )
+    security_file: str | None = setting(
+        default=None,
+        doc="A .properties file with the clients' security settings, such as `security.protocol`,"
+        " if the brokers' port is not in clear; all Spark hosts must have it at this path.",
+    )
     name: str = setting(
         default="load", doc="The job's name in metrics, manifests and Spark's user interface."
     )
@@ -241,6 +246,9 @@ def _faults(job: LoadSettings, source: str) -> Iterator[str]:
         yield sentence_at(source, "topics names a topic twice")
     if not job.output.startswith("/"):
         yield sentence_at(source, f"output is {job.output!r}, but must be an absolute path")
+    if job.security_file is not None and not job.security_file.startswith("/"):
+        claim = f"security.file is {job.security_file!r}, but must be an absolute path"
+        yield sentence_at(source, claim)
     if not _JOB_NAME.fullmatch(job.name):
         claim = f"name is {job.name!r}, but must be letters, digits, '.', '_' and '-'"
         yield sentence_at(source, claim)

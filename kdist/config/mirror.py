@@ -4,20 +4,24 @@
     flow.flights.source=k2:9092,k3:9092       of the flow "flights"
     flow.flights.target=k4:9092
     flow.flights.topics=flights,ops\\\\..*
+    flow.flights.target.security.protocol=SSL
 
-A flow's settings are declared once, by their names after `flow.<name>.`. Rows for each flow in a
-file are derived from these, so that messages can name the whole key.
+A flow's settings are declared once, by their names after `flow.<name>.`, and how the connections to
+its two clusters are secured by their names after `flow.<name>.source.` and `.target.`. Rows for
+each flow in a file are derived from these, so that messages can name the whole key.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
 from kdist.config.addresses import parse_host_port, unreachable
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import Setting, Settings, Synonym, setting, settings
 from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_names
@@ -30,6 +34,7 @@ GROUP_PREFIX = "kdist-mirror-"
 
 _FLOW_KEY = re.compile(r"flow\.([^.]*)\.(.+)")
 _FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_IN_CLEAR = SecuritySettings()
 
 
 @settings
@@ -102,10 +107,12 @@ class FlowSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """A flow with its name."""
+    """A flow with its name, and how its connections to either cluster are secured."""
 
     name: str
     settings: FlowSettings
+    source_security: SecuritySettings = _IN_CLEAR
+    target_security: SecuritySettings = _IN_CLEAR
 
     @property
     def group(self) -> str:
@@ -156,16 +163,23 @@ def load_mirror(text: str, source: str) -> MirrorConfig:
     outcome = _resolve(MirrorSettings.TABLE, of_mirror, source)
     faults = [*properties.faults, *misnamed, *unknown_names(of_mirror, MirrorSettings.TABLE)]
     faults += outcome.faults.values()
-    found: dict[str, Resolved] = {}
+    found: dict[str, list[Resolved]] = {}
     for name, given in of_flows.items():
-        rows = flow_rows(name)
-        found[name] = _resolve(rows, given, source)
-        faults += (*unknown_names(given, rows), *_twice(rows, given), *found[name].faults.values())
+        tables = flow_tables(name)
+        rows = tuple(itertools.chain(*tables))
+        found[name] = [_resolve(each, given, source) for each in tables]
+        faults += (*unknown_names(given, rows), *_twice(rows, given))
+        faults += (fault for each in found[name] for fault in each.faults.values())
     if not of_flows and not misnamed:
         faults.append(sentence_at(source, "a mirror needs a flow: give flow.<name>.source"))
     mirror = MirrorSettings(**outcome.values)
     flows = tuple(
-        Flow(name, FlowSettings(**each.or_else(_FAULTLESS))) for name, each in found.items()
+        Flow(
+            name,
+            FlowSettings(**own.or_else(_FAULTLESS)),
+            *(SecuritySettings(**each.values) for each in of_ends),
+        )
+        for name, (own, *of_ends) in found.items()
     )
     raise_if_any((*faults, *_later_faults(mirror, flows, properties.given, source)))
     return MirrorConfig(mirror, flows)
@@ -181,22 +195,28 @@ _FAULTLESS = {
 """What stands for a value that has a fault or is missing, so that the others can be checked."""
 
 
-def flow_rows(name: str) -> tuple[Setting, ...]:
-    """The rows of one flow's settings, with their full names in a file."""
-    return tuple(
-        dataclasses.replace(
-            row, names=_below(name, row.names), broker_names=_below(name, row.names)
-        )
-        for row in FlowSettings.TABLE
+def flow_tables(name: str) -> tuple[tuple[Setting, ...], ...]:
+    """The rows of a flow's own settings, of its source's security and of its target's.
+
+    With their full names in a file.
+    """
+    return (
+        _below(f"flow.{name}.", FlowSettings.TABLE),
+        _below(f"flow.{name}.source.", SecuritySettings.TABLE),
+        _below(f"flow.{name}.target.", SecuritySettings.TABLE),
     )
 
 
-def _below(flow: str, names: tuple[Synonym, ...]) -> tuple[Synonym, ...]:
-    return tuple(Synonym(f"flow.{flow}.{each.name}", each.factor) for each in names)
+def _below(prefix: str, table: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    named = (
+        (row, tuple(Synonym(prefix + each.name, each.factor) for each in row.names))
+        for row in table
+    )
+    return tuple(dataclasses.replace(row, names=names, broker_names=names) for row, names in named)
 
 
-DESCRIBED = (*MirrorSettings.TABLE, *flow_rows("<name>"))
-"""Every row, for the page of settings."""
+DESCRIBED = (*MirrorSettings.TABLE, *flow_tables("<name>")[0])
+"""Every row, for the page of settings, but for those of security."""
 
 
 def _sorted_by_flow(

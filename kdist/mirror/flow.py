@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from kdist.client.cluster import Cluster, NoBroker, parse_addresses
+from kdist.client.cluster import REFUSALS, Cluster, NoBroker, parse_addresses
 from kdist.client.consumer.aio import Consumer, call_back
 from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.consumer.core import Core
@@ -21,10 +21,12 @@ from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
+from kdist.client.security import security_of
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, RefusedMetrics, StreamMetrics
+from kdist.mirror.ends import security_of_ends
 from kdist.mirror.flow_topics import FlowTopics, id_of
 from kdist.mirror.joined import Joined
 from kdist.mirror.lag import Lag, LagMeter, ask_ranges, held_lag
@@ -84,10 +86,18 @@ class MirrorFlow(RebalanceListener):
         self._settings = settings
         self._context = context
         client = ClientSettings(flow.group, request_timeout_ms=30_000, connect_timeout_ms=5_000)
+        security = security_of_ends(flow)
         self.source = Cluster(
-            context.network, parse_addresses(flow.settings.source), client, RETRY_MS
+            context.network,
+            parse_addresses(flow.settings.source),
+            client._replace(security=security.source),
+            RETRY_MS,
         )
-        self.target = Target(context.network, parse_addresses(flow.settings.target), client)
+        self.target = Target(
+            context.network,
+            parse_addresses(flow.settings.target),
+            client._replace(security=security.target),
+        )
         self.settings = TopicSettings(self.source, self.target.cluster)
         self._lag_meter = LagMeter(self.source)
         self._consumer = Consumer.over(core_of(flow, settings, context.network, context.rng))
@@ -137,12 +147,17 @@ class MirrorFlow(RebalanceListener):
             await asyncio.gather(refreshing, return_exceptions=True)
 
     async def _identify_clusters(self) -> None:
-        """Wait until both clusters have answered. `UserError` for a mirror into itself."""
+        """Wait until both clusters have answered.
+
+        `UserError` for a mirror into itself, and for one that a cluster does not let in.
+        """
         while True:
             try:
                 source_id = id_of(await self.source.metadata(), "source")
                 target_id = id_of(await self.target.cluster.metadata(), "target")
             except (ApiError, NoBroker) as error:
+                if isinstance(error, ApiError) and error.error in REFUSALS:
+                    raise UserError(f"flow {self.flow.name}: {error}") from None
                 self.trouble.begin(error)
                 await asyncio.sleep(_PAUSE_S)
             else:
@@ -541,6 +556,7 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.
         "session_timeout_ms": settings.session_timeout_ms,
         "heartbeat_interval_ms": max(settings.session_timeout_ms // 3, 1),
         "metadata_max_age_ms": settings.refresh_interval_ms,
+        **security_of(flow.source_security),
     }
     addresses = parse_addresses(flow.settings.source)
     return Core(network, addresses, read_settings(values), rng, (None, None), call_back)

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from kdist.client.admin.asking import ask_brokers
+from kdist.client.admin.client_settings import AdminSettings
 from kdist.client.admin.disks import log_directories
 from kdist.client.admin.health import PATIENCE_S
 from kdist.client.admin.settings import describe_broker_configs
-from kdist.client.cluster import Address, Cluster, cluster_at
+from kdist.client.cluster import Address, Cluster, cluster_at, parse_addresses
 from kdist.client.zookeeper_session import read_addresses
 from kdist.errors import ApiError, UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
@@ -26,6 +27,7 @@ from kdist.zk.election import current_controller
 from kdist.zk.errors import NoNode
 from kdist.zk.values import EntitySettings, PartitionState
 
+_HINT = "give --command-config FILE, with the brokers' security.protocol"
 _MIN_ISR = "min.insync.replicas"
 _AT_A_TIME = 200  # znodes in a request
 
@@ -55,15 +57,15 @@ async def read_view(
     )
 
 
-async def ask_min_isr(zookeeper: ZooKeeper) -> int:
+async def ask_min_isr(zookeeper: ZooKeeper, settings: AdminSettings) -> int:
     """The brokers' own min.insync.replicas, the largest that one of them has.
 
     `UserError` if none answers.
     """
-    addresses = await read_addresses(zookeeper)
-    if not addresses:
+    if not await _names(zookeeper, znodes.BROKERS.path()):
         return 1  # that there are no brokers is said otherwise
-    with cluster_at(addresses, "kdist-gate", PATIENCE_S * 1000) as cluster:
+    addresses = await cluster_addresses(zookeeper, settings)
+    with cluster_at(addresses, settings.connections, PATIENCE_S * 1000) as cluster:
         answers = await ask_brokers(
             cluster,
             lambda broker: describe_broker_configs(cluster, [broker]),
@@ -93,12 +95,37 @@ async def brokers_of_host(zookeeper: ZooKeeper, host: str) -> list[int]:
     return mine
 
 
-async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Address]:
-    """The addresses of a registered broker; `UserError` if it is not registered."""
+async def cluster_addresses(zookeeper: ZooKeeper, settings: AdminSettings) -> Sequence[Address]:
+    """The brokers' addresses as the settings have them, else as they are registered.
+
+    `UserError` if no broker listens by their security protocol.
+    """
+    protocol = settings.security_protocol
+    found = _given(settings) or await read_addresses(zookeeper, protocol)
+    if not found:
+        raise UserError(f"no broker has a listener for {protocol}: {_HINT}")
+    return found
+
+
+async def broker_addresses(
+    zookeeper: ZooKeeper, broker: int, settings: AdminSettings
+) -> Sequence[Address]:
+    """The same of one broker; `UserError` also if it is not registered."""
     registration = await znodes.BROKER.read(zookeeper, broker)
     if registration is None:
         raise UserError(f"broker {broker} is not registered")
-    return [Address(each.host, each.port) for each in registration.speaking("PLAINTEXT")]
+    protocol = settings.security_protocol
+    listeners = registration.speaking(protocol)
+    found = _given(settings) or [Address(each.host, each.port) for each in listeners]
+    if not found:
+        raise UserError(f"broker {broker} has no listener for {protocol}: {_HINT}")
+    return found
+
+
+def _given(settings: AdminSettings) -> Sequence[Address]:
+    return (
+        parse_addresses(",".join(settings.bootstrap_servers)) if settings.bootstrap_servers else ()
+    )
 
 
 async def lacking_bytes(

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from kdist.client.cluster import Cluster, NoBroker, cluster_at, parse_addresses
 from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.security import client_security
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
 
@@ -21,7 +22,11 @@ def ask_once(
 
     It is as patient as a consumer with these settings. `UserError` if no broker answers.
     """
-    client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+    client = ClientSettings(
+        settings.client_id,
+        request_timeout_ms=settings.request_timeout_ms,
+        security=client_security(settings),
+    )
     retry_ms = settings.default_api_timeout_ms
 
     async def run() -> T:

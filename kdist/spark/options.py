@@ -3,7 +3,8 @@
 Names are case-insensitive, as in Spark. Values that the connector refuses are refused, and so are
 unknown names. A `kafka.` option is a setting of kdist's consumer, in Kafka's spelling; some that
 only tune Java's consumer are accepted without effect, as are the connector's own for streams:
-`without_effect` names those that are given. Partitions, offsets and times are JSON:
+`without_effect` names those that are given. Secrets are in `securityFile`, which the connector does
+not have: Spark shows options. Partitions, offsets and times are JSON:
 
     {"clicks": {"0": 23, "1": -2}}        offsets; -2 is earliest, -1 latest
     {"clicks": {"0": 1672531200000}}      times, ms since the epoch
@@ -22,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from kdist.client.cluster import parse_addresses
 from kdist.client.consumer.settings import ConsumerSettings, read_settings
+from kdist.config.client_security import SecuritySettings
 from kdist.config.texts import NameTwice, parse_json
 from kdist.config.times import check_time, parse_time
 from kdist.errors import UserError
@@ -43,6 +45,7 @@ NAMES = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "securityFile",
 )
 _IGNORED = (
     # They concern a consumer pool, groups and an offset fetcher, which kdist has not.
@@ -60,11 +63,12 @@ _KNOWN = {name.lower(): name for name in (*NAMES, *_IGNORED)}
 Strategy = Literal["error", "latest"]
 
 _CONSUMER = {row.name.replace("_", "."): row for row in ConsumerSettings.TABLE}
+_SECURITY = {row.name for row in SecuritySettings.TABLE if not row.is_secret}
 _OWN = {
     "client.id", "client.rack", "isolation.level", "check.crcs",
     "fetch.min.bytes", "fetch.max.wait.ms", "fetch.max.bytes", "max.partition.fetch.bytes",
     "request.timeout.ms", "default.api.timeout.ms", "retry.backoff.ms",
-    "retry.backoff.max.ms", "metadata.max.age.ms",
+    "retry.backoff.max.ms", "metadata.max.age.ms", *_SECURITY,
 }  # fmt: skip
 _WITHOUT_EFFECT = {
     "group.id", "max.poll.records", "max.poll.interval.ms", "session.timeout.ms",
@@ -78,6 +82,11 @@ _FIXED = {
     "key.deserializer": "keys are bytes",
     "value.deserializer": "values are bytes",
     "interceptor.classes": "records are read as they are",
+    **{
+        row.name: "Spark shows options: put it into a file, and give that as securityFile"
+        for row in SecuritySettings.TABLE
+        if row.is_secret
+    },
 }
 
 
@@ -90,7 +99,10 @@ class Selection(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """The parsed options of one read. `consumer` are settings of `Consumer`."""
+    """The parsed options of one read.
+
+    `consumer` are settings of `Consumer`; those in `security_file` come to them where it is read.
+    """
 
     bootstrap: str
     selection: Selection
@@ -102,6 +114,7 @@ class ReadOptions(NamedTuple):
     partitions_min: int | None
     records_max: int | None
     consumer: dict[str, Any]
+    security_file: str | None
 
 
 def read_options(arguments: Mapping[str, str]) -> ReadOptions:
@@ -128,6 +141,7 @@ def read_options(arguments: Mapping[str, str]) -> ReadOptions:
         partitions_min=_count(options, "minPartitions"),
         records_max=_count(options, "maxRecordsPerPartition"),
         consumer=_consumer_settings(options),
+        security_file=_security_file(options),
     )
 
 
@@ -156,7 +170,7 @@ def _require_known(name: str) -> None:
 
 def _require_usable(name: str) -> None:
     setting = name.removeprefix("kafka.")
-    if setting in _OWN | _WITHOUT_EFFECT or setting == "security.protocol":
+    if setting in _OWN | _WITHOUT_EFFECT:
         return
     if setting in _FIXED:
         raise UserError(f"the option {name} cannot be given: {_FIXED[setting]}")
@@ -285,11 +299,20 @@ def _consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
                 found[row.attribute] = row.read(text)
             except ValueError as allowed:
                 raise UserError(f"{name} is {text!r}, and must be {allowed}") from None
-    protocol = options.get("kafka.security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise UserError(f"kafka.security.protocol is {protocol!r}: only PLAINTEXT is supported")
     read_settings(found)
     return found
+
+
+def _security_file(options: Mapping[str, str]) -> str | None:
+    path = options.get("securityfile")
+    if path is None:
+        return None
+    if not path.startswith("/"):
+        raise UserError(f"securityFile is {path!r}, and must be an absolute path")
+    for name in _SECURITY:
+        if f"kafka.{name}" in options:
+            raise UserError(f"securityFile is given: put {name} into it too")
+    return path
 
 
 EARLIEST = -2

@@ -16,6 +16,7 @@ from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.errors import KdistError
 from kdist.spark.ranges import Range
+from kdist.spark.security_file import read_security
 
 # Measured: larger fetches changed nothing, smaller ones cost a tenth.
 _FETCHING: dict[str, Any] = {
@@ -36,11 +37,13 @@ class Reading(NamedTuple):
     bootstrap: str
     fail_on_data_loss: bool
     consumer: dict[str, Any]
+    security_file: str | None = None
 
 
 def read_range(reading: Reading, wanted: Range) -> Iterator[Batch]:
     """The batches of the range, the first and the last cut to it."""
-    settings = {**_FETCHING, **reading.consumer, "auto_offset_reset": "none"}
+    security = read_security(reading.security_file)
+    settings = {**_FETCHING, **reading.consumer, **security, "auto_offset_reset": "none"}
     with Consumer(reading.bootstrap, enable_auto_commit=False, **settings) as consumer:
         consumer.assign([wanted.partition])
         consumer.seek(wanted.partition, wanted.start)

@@ -28,11 +28,13 @@ from kdist.spark.options import (
     Selection,
 )
 from kdist.spark.ranges import Range, cut
+from kdist.spark.security_file import read_security
 
 
 def plan_read(options: ReadOptions) -> list[Range]:
     """The ranges to read, one for each task; `UserError` or `ApiError` if there is an error."""
-    settings = read_settings({"client_id": "kdist-spark", **options.consumer})
+    security = read_security(options.security_file)
+    settings = read_settings({"client_id": "kdist-spark", **options.consumer, **security})
     return ask_once(
         options.bootstrap, settings, lambda cluster: Resolver(cluster, options).ranges()
     )

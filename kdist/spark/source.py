@@ -70,7 +70,9 @@ class KdistReader(DataSourceReader):
         if not isinstance(partition, Task):
             return  # Spark's own, where there is nothing to read
         options = self._options
-        reading = Reading(options.bootstrap, options.fail_on_data_loss, options.consumer)
+        reading = Reading(
+            options.bootstrap, options.fail_on_data_loss, options.consumer, options.security_file
+        )
         batches = read_range(reading, partition.range)
         try:
             yield from to_arrow(partition.range.partition, batches, options.include_headers)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kdist.client import settings as shared
-from kdist.client.security import SecuritySettings
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32
 from kdist.errors import UserError

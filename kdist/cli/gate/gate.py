@@ -15,14 +15,16 @@ import click
 
 from kdist.cli.gate.playbook import plan, rollback
 from kdist.cli.shared.click_groups import CommandGroup
+from kdist.cli.shared.client_settings import Clients
 from kdist.cli.shared.connecting import ask_zookeeper
 from kdist.cli.shared.files import complete_files, read_settings_file
 from kdist.cli.shared.options import json_option, not_empty, print_json, say
 from kdist.cli.shared.show import show_count, show_error, show_size, show_time
-from kdist.errors import KdistError, UserError
+from kdist.errors import ApiError, KdistError, UserError
 from kdist.model import read_digits
 
 if TYPE_CHECKING:
+    from kdist.client.admin.client_settings import AdminSettings
     from kdist.ops.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
 
@@ -60,13 +62,14 @@ def say_unknown(sentence: str, as_json: bool) -> None:
 
 class Subject(NamedTuple):
     """The brokers, or the host all of whose brokers are meant; their cluster's ZooKeeper, and the
-    min.insync.replicas of the file, None if there is none.
+    min.insync.replicas of the file, None if there is none; and how to connect to the brokers.
     """
 
     brokers: Sequence[int]
     host: str | None
     zookeeper: str
     min_isr: int | None
+    settings: AdminSettings
 
 
 class Lack(NamedTuple):
@@ -110,6 +113,15 @@ class Found(NamedTuple):
     " it the brokers are asked for min.insync.replicas.",
 )
 @click.option(
+    "--command-config",
+    "client_file",
+    metavar="FILE",
+    callback=not_empty,
+    shell_complete=complete_files,
+    help="A file of settings for connections to the brokers, .properties: their security.protocol,"
+    " and who connects; with bootstrap.servers if not the registered listeners are to be asked.",
+)
+@click.option(
     "--expect", "expected", default="", metavar="ID,ID...", help="Brokers that must be registered."
 )
 @click.option(
@@ -144,6 +156,7 @@ def gate(  # noqa: PLR0913 - a command's options
     broker: str,
     host: str | None,
     path: str | None,
+    client_file: str | None,
     expected: str,
     known_down: str,
     allows_single_replica: bool,
@@ -177,7 +190,7 @@ def gate(  # noqa: PLR0913 - a command's options
     if is_measured and not is_after:
         raise click.UsageError("--measure needs --after.")
     try:
-        subject = _subject(_ids("--broker", broker), host, zookeeper, path)
+        subject = _subject(_ids("--broker", broker), host, zookeeper, path, client_file)
         ids, down = _ids("--expect", expected), _ids("--down", known_down)
         if run is not None:
             ask_zookeeper(
@@ -229,20 +242,22 @@ async def _look(
         brokers = await cluster_view.brokers_of_host(zookeeper, subject.host)
     min_isr = subject.min_isr
     if min_isr is None:
-        min_isr = 1 if is_after else await cluster_view.ask_min_isr(zookeeper)
+        min_isr = 1 if is_after else await cluster_view.ask_min_isr(zookeeper, subject.settings)
     of = brokers if is_after and not expected else None  # what else there is has no part in it
     view = await cluster_view.read_view(zookeeper, min_isr, SystemClock(), of)
     is_back = is_after and not review_return(view, brokers, expected).reasons
-    faults = await _probe(zookeeper, brokers) if is_back and brokers else []
-    lack = await _measure(zookeeper, view, brokers) if is_measured else None
+    settings = subject.settings
+    faults = await _probe(zookeeper, brokers, settings) if is_back and brokers else []
+    lack = await _measure(zookeeper, view, brokers, settings) if is_measured else None
     return Found(brokers, view, faults, lack)
 
 
-async def _measure(zookeeper: ZooKeeper, view: View, brokers: Sequence[int]) -> Lack:
+async def _measure(
+    zookeeper: ZooKeeper, view: View, brokers: Sequence[int], settings: AdminSettings
+) -> Lack:
     """What the brokers lack. A broker that is not registered does not say what it has."""
     from kdist.client.cluster import cluster_at
-    from kdist.client.zookeeper_session import read_addresses
-    from kdist.ops.cluster_view import lacking_bytes
+    from kdist.ops.cluster_view import cluster_addresses, lacking_bytes
     from kdist.ops.gate import find_behind
 
     behind = {each: found for each in brokers if (found := find_behind(view, each))}
@@ -251,32 +266,49 @@ async def _measure(zookeeper: ZooKeeper, view: View, brokers: Sequence[int]) -> 
         return Lack(count, None)
     sizes: list[int | None] = []
     if behind:
-        with cluster_at(await read_addresses(zookeeper), "kdist-gate") as cluster:
+        addresses = await cluster_addresses(zookeeper, settings)
+        with cluster_at(
+            addresses, settings.connections, settings.default_api_timeout_ms
+        ) as cluster:
             sizes = [await lacking_bytes(cluster, *each) for each in behind.items()]
     known = [each for each in sizes if each is not None]
     return Lack(count, sum(known) if len(known) == len(sizes) else None)
 
 
-async def _probe(zookeeper: ZooKeeper, brokers: Sequence[int]) -> list[str]:
-    """Why no record passes, a sentence for each broker through which none does."""
-    from kdist.client.cluster import cluster_at
+async def _probe(
+    zookeeper: ZooKeeper, brokers: Sequence[int], settings: AdminSettings
+) -> list[str]:
+    """Why no record passes, a sentence for each broker through which none does.
+
+    `ApiError` if the gate itself is not let in, which says nothing of the brokers.
+    """
+    from kdist.client.cluster import REFUSALS, cluster_at
     from kdist.ops.cluster_view import broker_addresses
     from kdist.ops.probe import probe
     from kdist.runtime.clock import SystemClock
 
-    with cluster_at(await broker_addresses(zookeeper, brokers[0]), "kdist-gate") as cluster:
+    addresses = await broker_addresses(zookeeper, brokers[0], settings)
+    with cluster_at(addresses, settings.connections, settings.default_api_timeout_ms) as cluster:
         try:
             failed = await probe(cluster, brokers, SystemClock().now_ms())
         except KdistError as error:
+            if isinstance(error, ApiError) and error.error in REFUSALS:
+                raise
             failed = dict.fromkeys(brokers, error)
     could = "no record could be written and read through broker"
     return [f"{could} {broker}: {error}" for broker, error in failed.items()]
 
 
 def _subject(
-    brokers: Sequence[int], host: str | None, zookeeper: str | None, path: str | None
+    brokers: Sequence[int],
+    host: str | None,
+    zookeeper: str | None,
+    path: str | None,
+    client_file: str | None,
 ) -> Subject:
     """The options given, completed from the broker's file. `UserError` if something is missing."""
+    from kdist.client.admin.client_settings import read_settings
+
     if brokers and host is not None:
         raise UserError("give --broker or --host, not both")
     min_isr = None
@@ -291,7 +323,9 @@ def _subject(
         raise UserError("which broker? give --broker ID, --host NAME or --config FILE")
     if not zookeeper:
         raise UserError("where is the cluster? give --zookeeper or --config FILE")
-    return Subject(brokers, host, zookeeper, min_isr)
+    given = Clients.in_file(client_file).given("admin") if client_file is not None else {}
+    settings = read_settings({"client_id": "kdist-gate", **given})
+    return Subject(brokers, host, zookeeper, min_isr, settings)
 
 
 def _ids(option: str, text: str) -> list[int]:

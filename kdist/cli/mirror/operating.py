@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import click
@@ -22,11 +22,14 @@ from kdist.client.offsets import TIMESTAMPS, find_offsets
 from kdist.config.mirror import Flow, MirrorConfig
 from kdist.errors import KdistError, UserError
 from kdist.mirror.copying import count_partitions
+from kdist.mirror.ends import security_of_ends
 from kdist.mirror.lag import Lag
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.seeking import Sought, seek
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.model import TopicPartition, read_digits
+from kdist.network.client import ClientSettings
+from kdist.network.client_security import ClientSecurity
 from kdist.runtime.clock import SystemClock
 
 T = TypeVar("T")
@@ -129,11 +132,16 @@ def _asked(flow: Flow, now_ms: int) -> FlowStatus:
 
 
 def unmatched_patterns(flow: Flow) -> tuple[str, ...]:
-    """The flow's patterns that match no topic of the source; none if that does not answer soon."""
+    """The flow's patterns that match no topic of the source; none if that does not answer soon.
+
+    `UserError` if connections cannot be secured as the file says.
+    """
+    security = security_of_ends(flow)
 
     async def ask() -> tuple[str, ...]:
         source = parse_addresses(flow.settings.source)
-        with cluster_at(source, "kdist-mirror-check", 0) as cluster:
+        client = ClientSettings("kdist-mirror-check", security=security.source)
+        with cluster_at(source, client, 0) as cluster:
             async with asyncio.timeout(_CHECK_S):
                 return flow.unmatched(await count_partitions(cluster))
 
@@ -156,12 +164,19 @@ def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) 
     """Run `work` with the flow's source and target, and return its result."""
 
     async def run() -> T:
-        at = partial(cluster_at, client="kdist-mirror-status", retry_ms=_RETRY_MS)
-        ends = flow.settings
-        with at(parse_addresses(ends.source)) as source, at(parse_addresses(ends.target)) as target:
+        ends, security = flow.settings, security_of_ends(flow)
+        with (
+            _cluster(ends.source, security.source) as source,
+            _cluster(ends.target, security.target) as target,
+        ):
             return await work(source, target)
 
     return asyncio.run(run())
+
+
+def _cluster(addresses: str, security: ClientSecurity | None) -> AbstractContextManager[Cluster]:
+    client = ClientSettings("kdist-mirror-status", security=security)
+    return cluster_at(parse_addresses(addresses), client, _RETRY_MS)
 
 
 def _below(each: PartitionStatus) -> Iterable[str]:

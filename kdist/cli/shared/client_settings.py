@@ -76,6 +76,13 @@ class Clients:
         """With a broker's address and nothing else."""
         return cls([_broker_layer(broker)])
 
+    @classmethod
+    def in_file(cls, path: str) -> Clients:
+        """With a file's settings and nothing else; `UserError` for the first that is wrong."""
+        found = cls([_file_layer(path)])
+        found.check()
+        return found
+
     def check(self) -> None:
         """`UserError` for the first setting that no client has, or with a wrong value.
 
@@ -127,6 +134,13 @@ class Clients:
 
         `options` are the command's own, None if not given; `defaults` are for what is said nowhere.
         """
+        found = self.given(kind, **options)
+        if not any(name in found for name in _PLACES):
+            found[_SERVERS] = DEFAULT_BROKER
+        return {**defaults, **found}
+
+    def given(self, kind: Kind, **options: Any) -> dict[str, Any]:
+        """What the options and the places say alone, also if that names no brokers."""
         found = {name: value for name, value in options.items() if value is not None}
         for layer in self._layers:
             is_placed = any(name in found for name in _PLACES)
@@ -136,9 +150,7 @@ class Clients:
                         found[attribute] = given.text
                 elif attribute in _names()[kind]:
                     found.setdefault(attribute, given.text)
-        if not any(name in found for name in _PLACES):
-            found[_SERVERS] = DEFAULT_BROKER
-        return {**defaults, **found}
+        return found
 
     def producer(self, defaults: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """`settings` of a producer, and a person waits: for less long than by the client's default.

@@ -7,7 +7,8 @@ from typing import Any
 
 from kdist.client import settings as shared
 from kdist.client.cluster import RETRY_MS
-from kdist.client.security import SecurityKeywords, SecuritySettings, client_security
+from kdist.client.security import SecurityKeywords, client_security
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32
 from kdist.network.client import ClientSettings

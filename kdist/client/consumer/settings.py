@@ -12,7 +12,8 @@ from kdist.client import settings as shared
 from kdist.client.coding import Coder, Decoder, checked_coder
 from kdist.client.consumer.interceptors import ConsumerInterceptor
 from kdist.client.metrics import OnStatistics
-from kdist.client.security import SecurityKeywords, SecuritySettings
+from kdist.client.security import SecurityKeywords
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import setting, settings
 from kdist.config.kinds import int32, int64
 from kdist.errors import UserError

@@ -16,7 +16,8 @@ from kdist.client.metrics import OnStatistics
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.interceptors import ProducerInterceptor
 from kdist.client.producer.message import CallbackHandler
-from kdist.client.security import SecurityKeywords, SecuritySettings
+from kdist.client.security import SecurityKeywords
+from kdist.config.client_security import SecuritySettings
 from kdist.config.declare import setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64
 from kdist.errors import UserError

@@ -14,10 +14,9 @@ from typing import NamedTuple
 from kdist.config.load_job import LoadSettings
 from kdist.errors import KdistError, UserError
 from kdist.runtime.files import Files
-from kdist.spark.asking import ask_once
 from kdist.spark.load.layout import Run, probe_name
 from kdist.spark.load.ledger import Ledger
-from kdist.spark.load.plan import PLANNING, hanging, look_at_topic, plan_load
+from kdist.spark.load.plan import ask, hanging, look_at_topic, plan_load
 from kdist.spark.load.report import require_directory
 from kdist.spark.load.spark_session import require_java
 
@@ -93,18 +92,13 @@ def _write_to(files: Files, directory: str, run: Run) -> None:
 
 
 def _look_for_brokers(job: LoadSettings) -> str:
-    known = ask_once(job.bootstrap_servers, PLANNING, lambda cluster: cluster.metadata(()))
+    known = ask(job, lambda cluster: cluster.metadata(()))
     return f"brokers answer: {', '.join(f'{each.host}:{each.port}' for each in known.brokers)}"
 
 
 def _look_at_topic(job: LoadSettings, ledger: Ledger, run: Run) -> str:
     before = ledger.last()
-    found = look_at_topic(
-        job.bootstrap_servers,
-        ledger.topic,
-        is_committed_only=job.isolation_level == "read_committed",
-        epochs=before.epochs if before is not None else {},
-    )
+    found = look_at_topic(job, ledger.topic, before.epochs if before is not None else {})
     plan = plan_load(found, before)
     if (hangs := hanging(plan, run.started_ms)) is not None:
         raise hangs

@@ -175,13 +175,7 @@ class LoadRun:
 
     def _look_at(self, name: str, loaded: Manifest | None) -> Topic:
         """The topic, and where the leader epochs end in which its last load ended."""
-        job = self._job
-        return look_at_topic(
-            job.bootstrap_servers,
-            name,
-            is_committed_only=job.isolation_level == "read_committed",
-            epochs=loaded.epochs if loaded is not None else {},
-        )
+        return look_at_topic(self._job, name, loaded.epochs if loaded is not None else {})
 
     def _carry_out(self, ledger: Ledger, plan: LoadPlan, run: Run) -> Manifest:
         context = self._context

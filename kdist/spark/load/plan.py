@@ -8,21 +8,24 @@ the one that was loaded before, the load is refused with a sentence.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from kdist.client.cluster import Cluster
 from kdist.client.consumer.settings import read_settings
 from kdist.client.fetch_once import fetch_at
 from kdist.client.offsets import OffsetAndTimestamp, find_epoch_ends, find_offsets, list_offsets
+from kdist.config.load_job import LoadSettings
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
+from kdist.spark.security_file import read_security
 
-PLANNING = read_settings({"client_id": "kdist-load"})
+T = TypeVar("T")
+
 _TRANSACTION_MS_MAX = 900_000  # brokers end those that are open for longer: their default
 
 
@@ -202,19 +205,19 @@ def require_same(topic: Topic, last: Manifest) -> None:
             )
 
 
-def look_at_topic(
-    bootstrap: str, name: str, *, is_committed_only: bool, epochs: Mapping[int, int]
-) -> Topic:
+def ask(job: LoadSettings, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Run `work` with the cluster that the job loads from; `UserError` if no broker answers."""
+    given = {"client_id": "kdist-load", **read_security(job.security_file)}
+    return ask_once(job.bootstrap_servers, read_settings(given), work)
+
+
+def look_at_topic(job: LoadSettings, name: str, epochs: Mapping[int, int]) -> Topic:
     """The topic as it is now, and where these leader epochs of its partitions end.
 
     `UserError` if there is none, or no broker.
     """
-
-    return ask_once(
-        bootstrap,
-        PLANNING,
-        lambda cluster: find_topic(cluster, name, is_committed_only, epochs),
-    )
+    is_committed_only = job.isolation_level == "read_committed"
+    return ask(job, lambda cluster: find_topic(cluster, name, is_committed_only, epochs))
 
 
 async def find_topic(

@@ -54,7 +54,9 @@ def records(spark: SparkSession, job: LoadSettings, plan: LoadPlan) -> DataFrame
 
 def _options(job: LoadSettings, plan: LoadPlan) -> dict[str, str]:
     ranges = [each for each in plan.ranges if each.size]
+    secured = {} if job.security_file is None else {"securityFile": job.security_file}
     return {
+        **secured,
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.isolation.level": job.isolation_level,
         "kafka.client.id": f"kdist-load-{job.name}",

@@ -81,3 +81,19 @@ def test_config_check_recognises_an_agents_file(tmp_path: Path) -> None:
         subprocess.run(each, cwd=ROOT, capture_output=True, timeout=60).returncode for each in asked
     ]
     assert statuses == [0, 1]
+
+
+def test_an_agent_whose_security_settings_lack_something_is_refused_in_a_sentence(
+    tmp_path: Path,
+) -> None:
+    settings = tmp_path / "agent.properties"
+    settings.write_text(
+        "bootstrap.servers=b1:9092\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+    )
+    ended = subprocess.run(
+        [*COMMAND, str(settings)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "kdist: PLAIN needs sasl_username, or sasl_jaas_config with username"
+    ]

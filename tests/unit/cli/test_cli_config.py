@@ -79,6 +79,14 @@ def test_all_faults_are_reported_at_once_with_their_lines(bad: Path) -> None:
     assert "did you mean log.segment.bytes" in faults[1]
 
 
+def test_an_agents_security_settings_are_checked_with_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "agent.properties"
+    file.write_text("bootstrap.servers=b1:9092\nsecurity.protocol=SASL_SSL\n")
+    result = run("check", file, "--for", "agent")
+    assert result.exit_code == 1
+    assert "security_protocol is SASL_SSL, and needs sasl_mechanism" in result.stdout
+
+
 def test_a_check_in_json_has_faults_and_warnings_as_lists(good: Path, bad: Path) -> None:
     found = json.loads(run("check", good, "--json").stdout)
     assert (found["file"], found["is_good"], found["faults"]) == (str(good), True, [])

@@ -64,7 +64,7 @@ class Ensemble:
 ask_min_isr = cluster_view.ask_min_isr
 
 
-async def nobody_asks(_zookeeper: ZooKeeper) -> int:
+async def nobody_asks(_zookeeper: ZooKeeper, _settings: object) -> int:
     """Nobody listens where these brokers are registered."""
     return 1
 
@@ -148,6 +148,26 @@ def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(
     result = gate("--broker", 2)
     assert result.exit_code == 2
     assert result.stderr.startswith("kdist: no broker answers at 127.0.0.1:1 ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("security.protocol=SASL_SSL\n", "needs sasl_mechanism"),
+        ("security.protocoll=SSL\n", "no client has a setting security.protocoll"),
+        ("security.protocol=SSL\n", "no broker has a listener for SSL"),
+    ],
+)
+def test_with_a_wrong_file_of_connections_it_cannot_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.setattr(cluster_view, "ask_min_isr", ask_min_isr)
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    result = gate("--broker", 2, "--command-config", file)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
 
 

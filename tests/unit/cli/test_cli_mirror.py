@@ -63,6 +63,18 @@ def test_an_invalid_file_is_refused_by_every_command_with_its_line(
     assert "line 3" in str(done.exception)
 
 
+@pytest.mark.parametrize("words", [("run",), ("check",), ("status",)])
+def test_security_settings_that_lack_something_are_refused_with_their_cluster(
+    words: tuple[str, ...], good: str
+) -> None:
+    secret = "flow.f.target.sasl.username=u\nflow.f.target.sasl.password=of u\n"
+    Path(good).write_text(GOOD + "flow.f.target.security.protocol=SASL_SSL\n" + secret)
+    done = run(*words, "--config", good)
+    said = str(done.exception) + done.output
+    assert "flow.f.target: security_protocol is SASL_SSL, and needs sasl_mechanism" in said
+    assert "of u" not in said
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     done = run("check", "--config", str(tmp_path / "x"))
     assert str(done.exception) == f"{tmp_path}/x does not exist"

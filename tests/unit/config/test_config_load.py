@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.config.agent import load_agent
 from kdist.config.broker_config import BROKER_NAMES, BROKER_TABLE, TOPIC_NAMES
 from kdist.config.faults import ConfigError
 from kdist.config.foreign import TABLE, find_foreign
@@ -262,6 +263,10 @@ def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
             for form in ("HH:mm", "dd/MM HH:mm", "[yyyy-MM-dd[ ]]HH:mm", "HH:mm 'year'")
         ),
         (
+            "security.file=client.properties\n",
+            "security.file is 'client.properties', but must be an absolute path (job).",
+        ),
+        (
             "name=a b\n",
             "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
         ),
@@ -439,3 +444,40 @@ mirror.bufer.bytes=1
         *("flow.g.source has 'k2'", "flow.g.topics.exclude has 'x['", "mirror.bufer.bytes"),
     ):
         assert name in said
+
+
+SECURED = """
+flow.b.source.security.protocol=SASL_SSL
+flow.b.source.sasl.mechanism=PLAIN
+flow.b.source.sasl.username=reader
+flow.b.source.sasl.password=secret of the source
+flow.b.target.security.protocol=SSL
+flow.b.target.ssl.keystore.key=secret of the target
+"""
+
+
+def test_each_end_of_a_flow_is_secured_by_settings_of_its_own() -> None:
+    first, second = load_mirror(GOOD + SECURED, "m.properties").flows
+    assert second.source_security.sasl_password == "secret of the source"
+    assert second.target_security.security_protocol == "SSL"
+    assert second.target_security.ssl_keystore_key == "secret of the target"
+    assert second.target_security.sasl_password is None
+    assert first.source_security.security_protocol == "PLAINTEXT"
+
+
+def test_no_secret_of_a_flow_is_shown() -> None:
+    assert "secret of" not in repr(load_mirror(GOOD + SECURED, "m.properties"))
+
+
+def test_a_misspelt_security_setting_of_a_flow_is_named_with_its_cluster() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_mirror(GOOD + "flow.b.target.security.protocoll=SSL\n", "m.properties")
+    (fault,) = caught.value.faults
+    assert "did you mean flow.b.target.security.protocol" in fault
+
+
+def test_an_agent_has_the_security_settings_of_all_clients_under_their_names() -> None:
+    text = "bootstrap.servers=b1:9092\nsecurity.protocol=SASL_SSL\nsasl.password=secret of it\n"
+    found = load_agent(text, "agent.properties")
+    assert (found.security_protocol, found.sasl_password) == ("SASL_SSL", "secret of it")
+    assert "secret of it" not in repr(found)

@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.client.admin.client_settings import AdminSettings
 from kdist.client.admin.disks import LogDirectory, Replica
 from kdist.client.cluster import Address, Cluster
-from kdist.client.zookeeper_session import read_addresses
 from kdist.config.addresses import Listener
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.ops import cluster_view
-from kdist.ops.cluster_view import broker_addresses, brokers_of_host, read_view
+from kdist.ops.cluster_view import (
+    ask_min_isr,
+    broker_addresses,
+    brokers_of_host,
+    cluster_addresses,
+    read_view,
+)
 from kdist.ops.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
 from kdist.testing.memory_zookeeper import MemoryEnsemble
 from kdist.testing.virtual_clock import VirtualClock
@@ -312,7 +318,7 @@ def test_a_cluster_without_brokers_is_empty() -> None:
 
 def test_a_broker_that_is_not_registered_has_no_address() -> None:
     with pytest.raises(UserError, match="broker 7 is not registered"):
-        with_zookeeper(lambda keeper: broker_addresses(keeper, 7))
+        with_zookeeper(lambda keeper: broker_addresses(keeper, 7, AdminSettings()))
 
 
 def test_a_hosts_brokers_are_those_that_registered_with_its_name() -> None:
@@ -365,17 +371,42 @@ def test_a_broker_lacks_what_the_leaders_logs_are_larger(
     assert asyncio.run(work) == lacks
 
 
-def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
-    """A Kafka broker may listen with TLS as well."""
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        (AdminSettings(), Address("b1", 9092)),
+        (AdminSettings(security_protocol="SSL"), Address("b1", 9093)),
+        (AdminSettings(bootstrap_servers=("b2:9094",)), Address("b2", 9094)),
+    ],
+)
+def test_a_broker_is_asked_where_it_listens_by_the_security_protocol(
+    settings: AdminSettings, address: Address
+) -> None:
+    """Unless its address is given, as of brokers with several listeners by that protocol."""
     tls, plain = Listener("OUTSIDE", "b1", 9093), Listener("INSIDE", "b1", 9092)
     endpoints = (Endpoint(tls, "SSL"), Endpoint(plain, "PLAINTEXT"))
 
     async def work(keeper: ZooKeeper) -> list[list[Address]]:
         data = znodes.BROKER.encode(BrokerRegistration(endpoints, 0))
         await keeper.create(znodes.BROKER.path(7), data, make_parents=True)
-        return [[*await broker_addresses(keeper, 7)], await read_addresses(keeper)]
+        one = await broker_addresses(keeper, 7, settings)
+        return [[*one], [*await cluster_addresses(keeper, settings)]]
 
-    assert with_zookeeper(work) == [[Address("b1", 9092)]] * 2
+    assert with_zookeeper(work) == [[address]] * 2
+
+
+def test_without_a_listener_by_the_security_protocol_nothing_is_taken_for_granted() -> None:
+    endpoints = (Endpoint(Listener("CLIENTS", "b1", 9093), "SASL_SSL"),)
+
+    async def work(keeper: ZooKeeper) -> None:
+        data = znodes.BROKER.encode(BrokerRegistration(endpoints, 0))
+        await keeper.create(znodes.BROKER.path(7), data, make_parents=True)
+        with pytest.raises(UserError, match="broker 7 has no listener for PLAINTEXT"):
+            await broker_addresses(keeper, 7, AdminSettings())
+        with pytest.raises(UserError, match="no broker has a listener for PLAINTEXT"):
+            await ask_min_isr(keeper, AdminSettings())
+
+    with_zookeeper(work)
 
 
 def test_whether_a_broker_of_a_large_site_is_back_reads_what_it_has_alone() -> None:

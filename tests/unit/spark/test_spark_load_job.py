@@ -34,7 +34,7 @@ def loaded(
     settings: str = SETTINGS,
 ) -> Loaded:
     """The result of a run on a topic that each look-up finds as `look` says."""
-    monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_, **__: look())
+    monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_: look())
     world = LoadContext(disk, VirtualClock(), {}, 2, "0")
     (outcome,) = LoadRun(load_job(settings, "x"), world).run(RunOptions(), lambda _: None)
     return outcome
@@ -96,7 +96,7 @@ def test_whatever_a_topic_fails_with_the_others_are_loaded_and_the_run_counts_as
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/prom")
 
-    def look(_: str, name: str, **__: object) -> Topic:
+    def look(_: object, name: str, __: object) -> Topic:
         if name == "clicks":
             raise raised
         return Topic(name, uuid.UUID("0" * 32), {0: OffsetRange(0, 0)})
@@ -156,7 +156,7 @@ def test_a_run_tells_of_each_topic_when_it_was_last_loaded(
     job = load_job(f"{settings}metrics.file=/prom/load.prom\n", "x")
     broken: set[str] = set()
 
-    def look(_: str, name: str, **__: object) -> Topic:
+    def look(_: object, name: str, __: object) -> Topic:
         clock.advance_ms(500)  # twice for each topic
         if name in broken:
             raise UserError(f"there is no topic {name}")
@@ -229,7 +229,7 @@ def test_a_check_says_what_a_load_would_be_refused_for_and_what_cannot_be_writte
     disk = SimulatedDisk(random.Random(1))
     commit_load(disk, manifest(1, 0, 20))
     now = Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(50, 70)})
-    monkeypatch.setattr("kdist.spark.load.check.look_at_topic", lambda *_, **__: now)
+    monkeypatch.setattr("kdist.spark.load.check.look_at_topic", lambda *_: now)
     monkeypatch.setattr("kdist.spark.load.check._look_for_brokers", lambda _: "brokers answer")
     monkeypatch.setattr(disk, "make_directory", Mock(side_effect=OSError(30, "Read-only")))
     found = look_at_job(load_job(SETTINGS, "x").job, disk, {"SPARK_HOME": "/spark"}, Run(0, 1))

@@ -34,6 +34,7 @@ from kdist.spark.options import (
 )
 from kdist.spark.ranges import Range, cut
 from kdist.spark.resolving import Resolver, plan_read
+from kdist.spark.security_file import read_security
 from kdist.spark.source import KdistDataSource, Task
 from kdist.spark.workers import choose_python
 from tests.simulator.cluster import PORT, Cluster, create, produce
@@ -233,8 +234,26 @@ WRONG = [
         "kafka.fetch.max.bytes is 'much', and must be an integer from 1 to 2147483647",
     ),
     (
-        {**CLICKS, "kafka.security.protocol": "SSL"},
-        "kafka.security.protocol is 'SSL': only PLAINTEXT is supported",
+        {**CLICKS, "kafka.security.protocol": "TLS"},
+        "kafka.security.protocol is 'TLS', and must be one of PLAINTEXT, SSL, SASL_PLAINTEXT,"
+        " SASL_SSL",
+    ),
+    (
+        {**CLICKS, "kafka.security.protocol": "SASL_SSL"},
+        "security_protocol is SASL_SSL, and needs sasl_mechanism",
+    ),
+    (
+        {**CLICKS, "kafka.sasl.jaas.config": "of mona"},
+        "the option kafka.sasl.jaas.config cannot be given: Spark shows options: put it into a"
+        " file, and give that as securityFile",
+    ),
+    (
+        {**CLICKS, "securityFile": "client.properties"},
+        "securityFile is 'client.properties', and must be an absolute path",
+    ),
+    (
+        {**CLICKS, "securityFile": "/client", "kafka.security.protocol": "SSL"},
+        "securityFile is given: put security.protocol into it too",
     ),
 ]
 
@@ -244,6 +263,44 @@ def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) ->
     with pytest.raises(UserError) as refused:
         read_options(given)
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("sasl.passwort=of mona\n", "has no setting 'sasl.passwort'"),
+        ("security.protocol=SASL_SSL\nsasl.password=of mona\n", "needs sasl_mechanism"),
+        ("group.id=g\n", "has no setting 'group.id'"),
+    ],
+)
+def test_a_wrong_security_file_is_one_sentence_without_its_secrets(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    with pytest.raises(UserError, match=sentence) as refused:
+        read_security(str(file))
+    assert str(refused.value).startswith(f"{file}: ")
+    assert "of mona" not in str(refused.value)
+
+
+def test_a_security_file_that_a_host_does_not_have_is_named() -> None:
+    with pytest.raises(UserError, match="/nowhere/x cannot be read on this host"):
+        read_security("/nowhere/x")
+
+
+def test_no_option_carries_what_a_security_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
+    options = read_options({**CLICKS, "securityFile": str(file)})
+    assert options.security_file == str(file)
+    assert options.consumer == {}
+
+
+def test_tls_without_secrets_needs_no_file() -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/ca.pem"}
+    found = read_options({**CLICKS, **given}).consumer
+    assert found == {"security_protocol": "SSL", "ssl_truststore_location": "/ca.pem"}
 
 
 def test_a_read_goes_from_where_it_is_told_to_the_end() -> None:

@@ -1,0 +1,233 @@
+"""A mirror, an agent, `kdist gate` and Spark on a listener where users log in over TLS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from mirror_processes import MirrorProcess, ended, kdist
+from pyspark.sql import SparkSession
+from spark_work import Job, small_spark, table
+
+from kdist import Admin, Consumer, Producer
+from kdist.client.security import SecurityKeywords
+from kdist.errors import ApiError, Error
+from tests.certificates import authority
+from tests.integration.broker_processes import BrokerProcess, settled
+from tests.integration.zookeeper_server import ZooKeeperHost, free_port
+
+USER, PASSWORD = "mona", "of mona"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+class Secured(NamedTuple):
+    """A broker on which clients get in only by `named`, Kafka's names of what they need."""
+
+    broker: BrokerProcess
+    address: str
+    zookeeper: str
+    named: dict[str, str]
+
+    @property
+    def keywords(self) -> SecurityKeywords:
+        named: SecurityKeywords = {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": USER,
+            "sasl_password": PASSWORD,
+            "ssl_truststore_location": self.named["ssl.truststore.location"],
+        }
+        return named
+
+
+def written(path: Path, settings: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperHost
+) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    (directory / "ca.pem").write_bytes(authority().pem)
+    (directory / "broker.pem").write_bytes(authority().issue("broker").pem)
+    connect = f"{zookeeper.settings.address}/operations"
+    address = f"127.0.0.1:{free_port()}"
+    broker = BrokerProcess(1, directory, connect)
+    broker.settings |= {
+        "listeners": f"BROKERS://127.0.0.1:{free_port()},SASL://{address}",
+        "listener.security.protocol.map": "BROKERS:SSL,SASL:SASL_SSL",
+        "inter.broker.listener.name": "BROKERS",
+        "listener.name.brokers.ssl.client.auth": "required",
+        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": f'{MODULE} required user_{USER}="{PASSWORD}";',
+        "ssl.keystore.location": str(directory / "broker.pem"),
+        "ssl.truststore.location": str(directory / "ca.pem"),
+        "num.partitions": "1",
+    }
+    named = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+        "ssl.truststore.location": str(directory / "ca.pem"),
+    }
+    try:
+        broker.start()
+        yield Secured(broker, address, connect, named)
+    finally:
+        broker.end()
+
+
+def produce(secured: Secured, topic: str, values: list[bytes]) -> None:
+    with Producer(secured.address, **secured.keywords) as producer:
+        for sent in [producer.send(topic, value) for value in values]:
+            sent.result(60)
+
+
+def read(secured: Secured, topic: str, count: int) -> list[bytes | None]:
+    """The first records of a topic, of which there is only partition 0."""
+    given: dict[str, Any] = {
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+        "metadata_max_age_ms": 200,
+    }
+    with Consumer(secured.address, **given, **secured.keywords) as consumer:
+        consumer.subscribe([topic])
+        found: list[bytes | None] = []
+
+        def look() -> bool:
+            found.extend(each.value for each in consumer.poll(0.2))
+            return len(found) >= count
+
+        settled(look)
+    return found
+
+
+def mirror_of(secured: Secured, directory: Path, **changed: str) -> MirrorProcess:
+    """From the broker to itself."""
+    flow = {"source": secured.address, "target": secured.address, "prefix": "copy.", "topics": "m"}
+    for end in ("source", "target"):
+        flow |= {f"{end}.{name}": text for name, text in secured.named.items()}
+    flow |= {name.replace("_", "."): text for name, text in changed.items()}
+    return MirrorProcess(directory, "m", {f"flow.f.{name}": text for name, text in flow.items()})
+
+
+def test_a_mirror_reads_and_writes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(20)]
+    produce(secured, "m", values)
+    mirror = mirror_of(secured, tmp_path)
+    with ended(mirror):
+        mirror.start()
+        assert read(secured, "copy.m", len(values)) == values
+        settled(lambda: (found := mirror.status_of(0)) is not None and found["lag_records"] == 0)
+        assert mirror.stop() == 0
+    assert PASSWORD not in mirror.text
+
+
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_a_mirror_with_a_wrong_password_ends_in_a_sentence(
+    secured: Secured, tmp_path: Path, end: str
+) -> None:
+    mirror = mirror_of(secured, tmp_path, **{f"{end}_sasl_password": "of nobody"})
+    for words in ((), ("status",)):
+        done = kdist("mirror", *words, "--config", str(mirror.file))
+        assert done.returncode == 1
+        said = [line for line in done.stderr.splitlines() if line.startswith("kdist: ")]
+        assert len(said) == 1
+        assert "refuses the credentials for PLAIN" in said[0]
+        assert "of nobody" not in done.stderr + done.stdout
+
+
+def test_an_agent_publishes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    with Admin(secured.address, **secured.keywords) as admin:
+        admin.create_topic("ops.host", partitions=1, replication_factor=1)
+    file = written(
+        tmp_path / "agent.properties",
+        {
+            "bootstrap.servers": secured.address,
+            "agent.interval.ms": "200",
+            "agent.canary.topic": "ops.canary",
+            "agent.metrics.file": str(tmp_path / "kdist.prom"),
+            **secured.named,
+        },
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        try:
+            (value,) = read(secured, "ops.host", 1)[:1]
+            assert b'"host"' in (value or b"")
+        finally:
+            agent.terminate()
+        _, said = agent.communicate(timeout=60)
+    assert agent.returncode == 0
+    assert "cannot be sent" not in said
+
+
+def test_a_gate_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
+    file = written(tmp_path / "client.properties", secured.named)
+    settled(lambda: _gate(*where, "--after", file).stdout == "yes   broker 1 is fully back\n")
+    asked = _gate(*where, "--allow-single-replica", file)
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_a_gate_with_a_wrong_password_cannot_tell(secured: Secured, tmp_path: Path) -> None:
+    where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
+    file = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    for word in ("--after", "--allow-single-replica"):
+        done = _gate(*where, word, file)
+        assert done.returncode == 2
+        assert "refuses the credentials for PLAIN" in done.stderr
+        assert "of nobody" not in done.stderr + done.stdout
+
+
+def _gate(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    *words, file = words
+    return kdist(*map(str, words), "--command-config", str(file))
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with small_spark() as session:
+        yield session
+
+
+def test_spark_reads_and_loads_as_a_user_over_tls(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    values = [b'{"n": %d}' % number for number in range(10)]
+    produce(secured, "loaded", values)
+    file = str(written(tmp_path / "client.properties", secured.named))
+    found = table(spark, secured.address, subscribe="loaded", securityFile=file)
+    assert sorted(bytes(row.value) for row in found.collect()) == sorted(values)
+    job = Job(secured.address, tmp_path / "load", spark)
+    assert job.run("loaded", security_file=file).error is None
+    assert job.rows("loaded") == len(values)
+
+
+def test_a_load_with_a_wrong_password_fails_in_a_sentence(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    job = Job(secured.address, tmp_path / "load", spark)
+    error = job.run("loaded", security_file=str(wrong)).error
+    assert isinstance(error, ApiError)
+    assert error.error is Error.SASL_AUTHENTICATION_FAILED
+    assert "of nobody" not in str(error)
+    file = tmp_path / "job.properties"
+    output = str(tmp_path / "l")
+    given = {"bootstrap.servers": secured.address, "topics": "loaded", "output": output}
+    written(file, {**given, "security.file": str(wrong)})
+    done = kdist("load", "--config", str(file))
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("kdist: ")]
+    assert "refuses the credentials for PLAIN" in said
