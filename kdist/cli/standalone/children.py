@@ -76,6 +76,7 @@ class Children:
                 stdout=log.fileno(),
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                umask=self._home.umask,
             )
         finally:
             log.close()
