@@ -105,7 +105,7 @@ def test_the_table_names_addresses_processes_and_places(data: Path) -> None:
     )
     assert ready is not None
     assert float(ready[1]) < 20  # 2.5 s on a machine that does nothing else
-    rows = [line.split() for line in lines[2:5]]
+    rows = [line.split(maxsplit=3) for line in lines[2:5]]
     assert rows[0] == ["NAME", "ADDRESS", "PID", "DATA"]
     assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
         ("zookeeper", f"127.0.0.1:{run.port - 1}", f"{data}/zookeeper"),

@@ -90,6 +90,7 @@ class Children:
                 stdout=log.fileno(),
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                umask=self._home.umask,
             )
         finally:
             log.close()
@@ -149,7 +150,16 @@ _FORGIVEN_S = 60.0  # a broker that has been ready for so long begins anew
 class Supervision:
     """Owner: the command, for one run."""
 
-    def __init__(self, children: Children, home: Home, files: Files, network: Network) -> None:
+    def __init__(
+        self,
+        children: Children,
+        home: Home,
+        files: Files,
+        network: Network,
+        connections: ClientSettings,
+    ) -> None:
+        """`connections`: by which brokers are asked whether they are ready."""
+        self._connections = connections
         self._children = children
         self._home = home
         self._files = files
@@ -198,7 +208,7 @@ class Supervision:
 
     async def _knows_itself(self, plan: BrokerPlan) -> bool:
         """Ask this very broker: one that has heard of others might ask those the next time."""
-        cluster = Cluster(self._network, [Address(HOST, plan.port)], ClientSettings("kdist"))
+        cluster = Cluster(self._network, [Address(HOST, plan.port)], self._connections)
         try:
             await cluster.metadata()
             return plan.id in cluster.brokers

@@ -6,6 +6,8 @@ zookeeper/         ZooKeeper's data
 d01/, d02/, ...    a log directory for each broker
 conf/d01.properties, ...    rewritten at each start
 logs/d01.log, ..., zookeeper.log    each process's log; .log.1 is that of its life before
+
+What a secured one has besides is in `security`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kdist.cli.standalone.security import PROTOCOL, Making, Security
 from kdist.config.load import broker_from
 from kdist.config.texts import escape_properties
 from kdist.errors import UserError
@@ -33,6 +36,11 @@ _REPLICAS = 3
 _REPLICATED = {
     "default.replication.factor": str(_REPLICAS),
     "min.insync.replicas": str(_REPLICAS - 1),
+}
+_OWNER_ALONE = 0o077
+_BEGUN = {
+    False: "was begun in clear: leave out --secure, or name another directory with --data",
+    True: "was begun with --secure: say it again, or name another directory with --data",
 }
 _LOST_AND_FOUND = "lost+found"  # if the directory is a filesystem of its own
 
@@ -60,17 +68,28 @@ class Home:
         self.path = path
         self.zookeeper = f"{path}/zookeeper"
         self.zookeeper_log = f"{path}/logs/zookeeper.log"
+        self.security: Security | None = None
         self._files = files
         self._lock: Lock | None = None
 
-    def claim(self, wanted: int | None) -> int:
+    @property
+    def umask(self) -> int:
+        """Of the processes: what secured ones write is their owner's alone. -1: as this one's."""
+        return _OWNER_ALONE if self.security else -1
+
+    def claim(self, wanted: int | None, making: Making | None = None) -> int:
         """How many brokers to start: `wanted`, else as many as before, else 1.
 
-        Locks the directory if it has data. A new one is created and locked by `prepare`, so that a
-        start that is refused before that leaves nothing behind.
-        `UserError` if it is not ours, is in use, or has data of more brokers than wanted.
+        With `making` they are to be secured. Locks the directory if it has
+        data. A new one is created and locked by `prepare`, so that a start that is refused before
+        that leaves nothing behind.
+        `UserError` if it is not ours, is in use, has data of more brokers than wanted, or was begun
+        the other way.
         """
-        known = self._known_brokers()
+        marker = self._known()
+        known = marker.brokers if marker else None
+        if marker is not None and marker.is_secured != (making is not None):
+            raise UserError(f"{self.path} {_BEGUN[marker.is_secured]}")
         if known is not None and wanted is not None and wanted < known:
             raise UserError(
                 f"{self.path} has the data of {known} brokers, and partitions on those left out"
@@ -79,6 +98,8 @@ class Home:
         if known is not None:
             self._hold()
             self._require_no_leftovers()
+        if making is not None:
+            self.security = Security.of(self._files, self.path, making)
         return wanted or known or 1
 
     def _hold(self) -> None:
@@ -112,22 +133,23 @@ class Home:
 
     def record(self, brokers: int, pids: Mapping[str, int]) -> None:
         """Write the marker, with the running processes."""
-        marker = json.dumps({"version": _VERSION, "brokers": brokers, "pids": dict(pids)})
+        known = {"version": _VERSION, "brokers": brokers, "pids": dict(pids)}
+        marker = json.dumps(known | ({"secured": True} if self.security else {}))
         self._files.replace(f"{self.path}/{_MARKER}", f"{marker}\n".encode())
 
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
 
-    def _known_brokers(self) -> int | None:
-        """How many brokers have data here; None for a directory that is new or empty."""
+    def _known(self) -> Marker | None:
+        """Who has data here; None for a directory that is new or empty."""
         if not self._files.exists(self.path):
             return None
         if not self._files.is_directory(self.path):
             raise UserError(f"{self.path} is not a directory")
         marker = self._marker()
         if marker is not None:
-            return marker.brokers
+            return marker
         foreign = set(self._files.list(self.path)) - {_LOCK, _LOST_AND_FOUND}
         if foreign:
             raise UserError(
@@ -150,11 +172,13 @@ class Home:
 
         `UserError` if one of `settings` is refused; then nothing is written.
         """
-        for name in _OWN.intersection(settings):
+        secured = self.security.of_brokers if self.security else {}
+        for name in sorted({*_OWN, *secured}.intersection(settings)):
             raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
         plans = [self._plan(number, port + number - 1) for number in range(1, count + 1)]
-        given = {**(_REPLICATED if count >= _REPLICAS else {}), **settings}
-        files = [_settings(plan, zookeeper_address, given) for plan in plans]
+        given = {**(_REPLICATED if count >= _REPLICAS else {}), **secured, **settings}
+        protocol = PROTOCOL if secured else "PLAINTEXT"
+        files = [_settings(plan, protocol, zookeeper_address, given) for plan in plans]
         for each in files:
             broker_from(each, "--config")
         if self._lock is None:
@@ -165,7 +189,10 @@ class Home:
             self._make_directories(f"{self.path}/{directory}")
         for plan, each in zip(plans, files, strict=True):
             self._make_directories(plan.data)
-            self._files.replace(plan.config, _config_text(each).encode(), durable=False)
+            text = _config_text(each).encode()
+            self._files.replace(plan.config, text, durable=False, is_secret=bool(secured))
+        if self.security is not None:
+            self.security.save(self._files, [plan.address for plan in plans])
         return plans
 
     def _plan(self, number: int, port: int) -> BrokerPlan:
@@ -221,6 +248,7 @@ class Marker(NamedTuple):
 
     brokers: int
     pids: dict[str, int]
+    is_secured: bool
 
 
 def _read_marker(path: str, content: bytes) -> Marker:
@@ -232,17 +260,17 @@ def _read_marker(path: str, content: bytes) -> Marker:
         raise UserError(f"{path} is damaged: name another directory with --data") from None
     if version != _VERSION or not isinstance(brokers, int) or brokers < 1:
         raise UserError(f"{path} was written by another release of kdist")
-    return Marker(brokers, pids)
+    return Marker(brokers, pids, marker.get("secured") is True)
 
 
 def _settings(
-    plan: BrokerPlan, zookeeper_address: str, settings: Mapping[str, str]
+    plan: BrokerPlan, protocol: str, zookeeper_address: str, settings: Mapping[str, str]
 ) -> dict[str, str]:
     return {
         "broker.id": str(plan.id),
         # Each broker counts as a host: replicas of a partition are never placed on the same one.
         "broker.host": plan.name,
-        "listeners": f"PLAINTEXT://{plan.address}",
+        "listeners": f"{protocol}://{plan.address}",
         "log.dir": plan.data,
         "zookeeper.connect": zookeeper_address,
         # Others wait this long where nobody can end a session, as after the machine went down.

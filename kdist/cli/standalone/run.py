@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,15 +15,20 @@ from kdist.cli.shared.client_settings import DEFAULT_BROKER
 from kdist.cli.shared.options import print_json
 from kdist.cli.shared.show import show_count
 from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.standalone.certificate import require_cryptography
 from kdist.cli.standalone.children import Children, Death, Supervision
+from kdist.cli.standalone.first_users import store_first_users
 from kdist.cli.standalone.home import HOST, BrokerPlan, Home
+from kdist.cli.standalone.security import ADMIN, CLIENT, Making, Security
 from kdist.cli.standalone.zookeeper_server import ServerSettings, find_jars, start_server
 from kdist.client.cluster import Address, Cluster, NoBroker
+from kdist.client.zookeeper_session import zookeeper_at
 from kdist.errors import ApiError, UserError
 from kdist.network.client import ClientSettings
 from kdist.network.network import AsyncioNetwork
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.runtime.process import secure_rng
 from kdist.runtime.programs import find_java
 
 READY_TIMEOUT_S = 60.0
@@ -39,6 +45,7 @@ class StandaloneOptions(NamedTuple):
     zookeeper_port: int | None
     settings: Mapping[str, str]
     as_json: bool
+    is_secured: bool = False
 
 
 def run(directory: str, options: StandaloneOptions) -> int:
@@ -46,6 +53,8 @@ def run(directory: str, options: StandaloneOptions) -> int:
     files = Disk()
     find_java(files, os.environ, "ZooKeeper")  # before anything is written
     find_jars(files)
+    if options.is_secured:
+        require_cryptography()
     path = os.path.abspath(directory)
     if not path.isprintable():  # bytes that are no UTF-8 are not, and Java cannot open them
         raise UserError(f"ZooKeeper cannot use {path!r}: it must be UTF-8 and printable")
@@ -72,11 +81,18 @@ class Standalone:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._heard)
         self._network = AsyncioNetwork(asyncio.get_running_loop())
-        count = self._home.claim(self._options.brokers)
-        zookeeper_port = await self._find_ports(count)
-        home = self._home
-        settings = ServerSettings(home.zookeeper, zookeeper_port, log=home.zookeeper_log)
-        plans = home.prepare(count, self._options.port, settings.address, self._options.settings)
+        home, options = self._home, self._options
+        making = Making(secure_rng(), self._clock.now_ms()) if options.is_secured else None
+        count = home.claim(options.brokers, making)
+        settings = ServerSettings(
+            home.zookeeper,
+            await self._find_ports(count),
+            log=home.zookeeper_log,
+            umask=home.umask,
+        )
+        plans = home.prepare(count, options.port, settings.address, options.settings)
+        security = home.security
+        self._connections = security.own_connections if security else ClientSettings("kdist")
         zookeeper = await start_server(settings, self._files, os.environ)
         children = Children(self._home, count, zookeeper)
         death: Death | None = None
@@ -126,9 +142,14 @@ class Standalone:
         """Run from the first start until an interrupt, or a death that ends all: returns that."""
         if not await self._uninterrupted(children.zookeeper.wait_until_ready()):
             return None
+        if self._home.security is not None:
+            async with zookeeper_at(children.zookeeper.settings.address) as zookeeper:
+                await store_first_users(zookeeper, self._home.security.passwords)
         for plan in plans:
             await children.start_broker(plan)
-        supervision = Supervision(children, self._home, self._files, self._network)
+        supervision = Supervision(
+            children, self._home, self._files, self._network, self._connections
+        )
         death = asyncio.ensure_future(supervision.first_end(plans))
         ready = asyncio.ensure_future(self._await_ready(plans))
         try:
@@ -161,7 +182,7 @@ class Standalone:
         end_s = self._network.loop.time() + READY_TIMEOUT_S
         for plan in plans:
             address = Address(HOST, plan.port)
-            cluster = Cluster(self._network, [address], ClientSettings(client_id="kdist"))
+            cluster = Cluster(self._network, [address], self._connections)
             try:
                 while not await _is_complete(cluster, len(plans)):
                     if self._network.loop.time() > end_s:
@@ -184,14 +205,17 @@ class Standalone:
         if self._options.as_json:
             titles = ("name", "address", "pid", "data")
             services = [dict(zip(titles, row, strict=True)) for row in rows]
-            print_json({"data": self._home.path, "services": services})
+            security = self._home.security
+            secured = {"client_files": security.client_files} if security else {}
+            print_json({"data": self._home.path, "services": services, **secured})
             return
         click.echo(
             f"ZooKeeper and {show_count(len(plans), 'broker')} are ready, after {taken_s:.1f} s,"
             f" with their data in {self._home.path}\n"
         )
         print_table(_COLUMNS, (Row([str(cell or "-") for cell in row]) for row in rows), indent=2)
-        click.echo(_next_steps(plans[0].address))
+        security = self._home.security
+        click.echo(_secured_steps(security) if security else _next_steps(plans[0].address))
 
     def _report(self, death: Death | None, unclean: Sequence[Death]) -> int:
         if death is not None:
@@ -228,5 +252,25 @@ def _next_steps(address: str) -> str:
         "  kdist topics create clicks --partitions 3\n"
         "  echo hello | kdist produce clicks\n"
         "  kdist consume clicks --from-beginning\n"
+        "\nCtrl-C stops everything and keeps the data."
+    )
+
+
+def _secured_steps(security: Security) -> str:
+    client, admin = (shlex.quote(security.file_of(each)) for each in (CLIENT, ADMIN))
+    librdkafka = shlex.quote(security.file_of_librdkafka)
+    return (
+        "\nOnly who has a password gets in, by TLS: these files have them. In another terminal:\n"
+        f"  client={client}\n"
+        '  kdist topics create clicks --partitions 3 --command-config "$client"\n'
+        '  echo hello | kdist produce clicks --config "$client"\n'
+        '  kdist consume clicks --from-beginning --config "$client"\n'
+        f"  kcat -F {librdkafka} -C -t clicks\n"
+        "In Python:\n"
+        f"  lines = open({security.file_of(CLIENT)!r}).read().splitlines()\n"
+        '  settings = dict(line.split("=", 1) for line in lines if "=" in line)\n'
+        "  producer = kdist.Producer(**settings)\n"
+        "The admin may do everything, such as allow others something:\n"
+        f"  kdist acls list --config {admin}\n"
         "\nCtrl-C stops everything and keeps the data."
     )

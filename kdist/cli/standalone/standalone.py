@@ -40,6 +40,12 @@ DEFAULT_PORT = 9092
     type=click.IntRange(1, 65535),
     help="ZooKeeper's port; by default the one below --port, or a free one if that is taken.",
 )
+@click.option(
+    "--secure",
+    "is_secured",
+    is_flag=True,
+    help="Let in by TLS and password alone. Once begun, DIR stays so; it has files for clients.",
+)
 @settings_option("--config", "A setting for all brokers")
 @json_option
 def standalone(
@@ -47,6 +53,7 @@ def standalone(
     directory: str,
     port: int,
     zookeeper_port: int | None,
+    is_secured: bool,
     texts: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -59,6 +66,10 @@ def standalone(
     With three brokers or more, topics get three replicas, and min.insync.replicas is 2: a broker
     may die, and producers and consumers go on. --config changes that.
 
+    With --secure, clients log in by SCRAM over TLS, and ACLs say who may do what. Passwords and a
+    certificate are made at the first start. They are in files for clients in DIR, which are read by
+    you alone; nothing shows them. ZooKeeper is not secured.
+
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install '.[spark]' in
     kdist's tree.
 
@@ -66,8 +77,10 @@ def standalone(
     Examples:
       kdist standalone
       kdist standalone --brokers 3 --data /tmp/try --port 19092
+      kdist standalone --secure --data ./secured
     """
     settings = parse_settings(texts, "--config")
     from kdist.cli.standalone.run import StandaloneOptions, run  # takes 0.2 s
 
-    return run(directory, StandaloneOptions(brokers, port, zookeeper_port, settings, as_json))
+    options = StandaloneOptions(brokers, port, zookeeper_port, settings, as_json, is_secured)
+    return run(directory, options)

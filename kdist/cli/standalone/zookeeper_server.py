@@ -50,6 +50,7 @@ class ServerSettings(NamedTuple):
     tick_ms: int = 2_000
     is_durable: bool = True  # False: it answers without fsync, for tests
     log: str | None = None
+    umask: int = -1  # of what it writes; -1: as this process's
 
     @property
     def address(self) -> str:
@@ -173,6 +174,7 @@ def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> Zoo
             # Java reads and writes names of files, its arguments included, as the locale says.
             env={**os.environ, "LC_ALL": "C.UTF-8"},
             start_new_session=True,
+            umask=settings.umask,
         )
     except OSError as error:
         raise UserError(f"Java does not start: {java}: {error.strerror}") from error
