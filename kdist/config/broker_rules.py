@@ -356,6 +356,22 @@ def _too_seldom(check: str, every_ms: int, limit: str, due_ms: int) -> str | Non
     return f"{check} ({every_ms}) is above {limit} ({due_ms} ms), which takes effect as late"
 
 
+def brokers_have_rights(config: BrokerConfig) -> str | None:
+    """Where ACLs decide, brokers authenticate to each other, or ANONYMOUS is a super user."""
+    authorization, name = config.authorization, config.inter_broker_listener
+    if (
+        authorization.authorizer_class_name is None
+        or authorization.authorizer_dry_run
+        or config.listener(name).authenticates
+        or "User:ANONYMOUS" in map(str.strip, authorization.super_users.split(";"))
+    ):
+        return None
+    return (
+        f"brokers come to each other as User:ANONYMOUS, since {name} does not authenticate: unless"
+        " it is one of super.users, or an ACL grants it ClusterAction, no broker gets ready"
+    )
+
+
 def follower_backs_off_within_its_lag(config: BrokerConfig) -> str | None:
     """`replica.fetch.backoff.ms` is below `replica.lag.time.max.ms`."""
     replication = config.replication
@@ -396,6 +412,7 @@ WARNS: tuple[Rule, ...] = (
     commits_fit_a_segment,
     default_session_timeout_is_allowed,
     names_on_the_page_are_shown_to_few,
+    brokers_have_rights,
     flushes_are_checked_as_often_as_due,
     retention_is_checked_as_often_as_due,
     producers_are_checked_as_often_as_due,

@@ -124,8 +124,10 @@ ODD = {
     "follower_backs_off_within_its_lag": {"replica.fetch.backoff.ms": "30000"},
     "names_on_the_page_are_shown_to_few": {
         "authorizer.class.name": ACL_AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
         "http.address": ":9464",
     },
+    "brokers_have_rights": {"authorizer.class.name": ACL_AUTHORIZER},
     "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
 }
 
