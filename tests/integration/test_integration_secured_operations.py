@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,32 +146,59 @@ def test_a_mirror_with_a_wrong_password_ends_in_a_sentence(
         assert "of nobody" not in done.stderr + done.stdout
 
 
-def test_an_agent_publishes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
-    with Admin(secured.address, **secured.keywords) as admin:
-        admin.create_topic("ops.host", partitions=1, replication_factor=1)
-    file = written(
-        tmp_path / "agent.properties",
-        {
-            "bootstrap.servers": secured.address,
-            "agent.interval.ms": "200",
-            "agent.canary.topic": "ops.canary",
-            "agent.metrics.file": str(tmp_path / "kdist.prom"),
-            **secured.named,
-        },
-    )
-    with subprocess.Popen(
-        [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)],
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as agent:
+@contextmanager
+def agent_of(secured: Secured, directory: Path, **changed: str) -> Iterator[Callable[[str], None]]:
+    """An agent, which ends in good order; with what waits until a counter of its has counted.
+
+    Its log is `agent.log` of the directory.
+    """
+    exported = directory / "kdist.prom"
+    settings = {
+        "bootstrap.servers": secured.address,
+        "agent.interval.ms": "200",
+        "agent.canary.topic": "ops.canary",
+        "agent.canary.interval.ms": "200",
+        "agent.metrics.file": str(exported),
+        **secured.named,
+        **{name.replace("_", "."): text for name, text in changed.items()},
+    }
+    file = written(directory / "agent.properties", settings)
+    command = [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)]
+    with (
+        (directory / "agent.log").open("wb") as log,
+        subprocess.Popen(command, stderr=log) as agent,
+    ):
+
+        def counted(name: str) -> bool:
+            text = exported.read_text() if exported.exists() else ""
+            return re.search(rf"^{re.escape(name)} [1-9]", text, re.MULTILINE) is not None
+
         try:
-            (value,) = read(secured, "ops.host", 1)[:1]
-            assert b'"host"' in (value or b"")
+            yield lambda name: settled(lambda: counted(name))
         finally:
             agent.terminate()
-        _, said = agent.communicate(timeout=60)
     assert agent.returncode == 0
-    assert "cannot be sent" not in said
+
+
+def test_an_agent_publishes_and_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    with Admin(secured.address, **secured.keywords) as admin:
+        admin.create_topic("ops.host", partitions=1, replication_factor=1)
+    with agent_of(secured, tmp_path) as until_counted:
+        (value,) = read(secured, "ops.host", 1)[:1]
+        assert b'"host"' in (value or b"")
+        until_counted('kdist_canary_seconds_count{broker="1"}')
+    assert "cannot be sent" not in (tmp_path / "agent.log").read_text()
+
+
+def test_an_agent_with_a_wrong_password_says_so_once_and_keeps_its_records(
+    secured: Secured, tmp_path: Path
+) -> None:
+    with agent_of(secured, tmp_path, sasl_password="of nobody") as until_counted:
+        until_counted("kdist_agent_failed_sends_total")
+        until_counted("kdist_agent_queued_records")
+    said = (tmp_path / "agent.log").read_text()
+    assert said.count("records cannot be sent: SASL_AUTHENTICATION_FAILED") == 1
+    assert "of nobody" not in said
 
 
 def test_a_gate_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
