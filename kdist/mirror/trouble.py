@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kdist.client.cluster import NoBroker
+from kdist.client.cluster import REFUSALS, NoBroker
 from kdist.client.consumer.commits import CommitFailed
 from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
 from kdist.errors import ApiError, Error, KdistError
@@ -28,10 +28,13 @@ _OUTDATED = frozenset(  # the request was valid a moment before
 
 
 def may_pass(error: ApiError | NoBroker) -> bool:
-    """Whether to retry. `CommitFailed` means only that the partition is being reassigned."""
+    """Whether to retry. `CommitFailed` means only that the partition is being reassigned.
+
+    Who was let in before may be again: a token is renewed, a user's new password reaches all.
+    """
     if isinstance(error, NoBroker | CommitFailed):
         return True
-    return error.error.retriable or error.error in FROM_TARGET | _OUTDATED
+    return error.error.retriable or error.error in FROM_TARGET.union(_OUTDATED, REFUSALS)
 
 
 class Trouble:

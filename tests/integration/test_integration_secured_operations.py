@@ -1,10 +1,15 @@
-"""A mirror, an agent, `kdist gate` and Spark on a listener where users log in over TLS."""
+"""A mirror, an agent, `kdist gate` and Spark on a listener where users log in over TLS.
+
+Each has a user of its own with the ACLs that docs/guides/acls.md says it needs, and no others.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,31 +20,65 @@ from spark_work import Job, small_spark, table
 
 from kdist import Admin, Consumer, Producer
 from kdist.client.security import SecurityKeywords
+from kdist.config.security import ACL_AUTHORIZER
 from kdist.errors import ApiError, Error
 from tests.certificates import authority
 from tests.integration.broker_processes import BrokerProcess, settled
 from tests.integration.zookeeper_server import ZooKeeperHost, free_port
 
-USER, PASSWORD = "mona", "of mona"
+USERS = ("mona", "reader", "writer", "agent", "gate", "load")  # mona is a super user
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+ACLS = (
+    ("reader", ("read", "describeconfigs"), ("--topic", "m")),
+    ("reader", ("read",), ("--group", "kdist-mirror-f")),
+    ("reader", ("read",), ("--topic", "__kdist_mirror_origins")),
+    (
+        "writer",
+        ("create", "alter", "read", "write", "describeconfigs"),
+        ("--topic", "copy.", "--prefixed"),
+    ),
+    ("writer", ("create", "read", "write"), ("--topic", "__kdist_mirror_origins")),
+    ("agent", ("write",), ("--topic", "ops.host")),
+    ("agent", ("create", "alter", "read", "write"), ("--topic", "ops.canary")),
+    ("gate", ("describe", "describeconfigs"), ("--cluster",)),
+    (
+        "gate",
+        ("create", "delete", "read", "write"),
+        ("--topic", "kdist-probe-", "--prefixed"),
+    ),
+    ("load", ("read",), ("--topic", "loaded")),
+)
+
+
+def password_of(user: str) -> str:
+    return f"of {user}"
 
 
 class Secured(NamedTuple):
-    """A broker on which clients get in only by `named`, Kafka's names of what they need."""
+    """A broker on which users get in only by `named`, Kafka's names of what they need."""
 
     broker: BrokerProcess
     address: str
     zookeeper: str
-    named: dict[str, str]
+    trusted: str
+
+    def named(self, user: str) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": password_of(user),
+            "ssl.truststore.location": self.trusted,
+        }
 
     @property
     def keywords(self) -> SecurityKeywords:
         named: SecurityKeywords = {
             "security_protocol": "SASL_SSL",
             "sasl_mechanism": "PLAIN",
-            "sasl_username": USER,
-            "sasl_password": PASSWORD,
-            "ssl_truststore_location": self.named["ssl.truststore.location"],
+            "sasl_username": "mona",
+            "sasl_password": password_of("mona"),
+            "ssl_truststore_location": self.trusted,
         }
         return named
 
@@ -59,27 +98,28 @@ def secured(
     connect = f"{zookeeper.settings.address}/operations"
     address = f"127.0.0.1:{free_port()}"
     broker = BrokerProcess(1, directory, connect)
+    logins = " ".join(f'user_{user}="{password_of(user)}"' for user in USERS)
     broker.settings |= {
         "listeners": f"BROKERS://127.0.0.1:{free_port()},SASL://{address}",
         "listener.security.protocol.map": "BROKERS:SSL,SASL:SASL_SSL",
         "inter.broker.listener.name": "BROKERS",
         "listener.name.brokers.ssl.client.auth": "required",
         "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f'{MODULE} required user_{USER}="{PASSWORD}";',
+        "listener.name.sasl.plain.sasl.jaas.config": f"{MODULE} required {logins};",
+        "authorizer.class.name": ACL_AUTHORIZER,
+        "super.users": "User:CN=broker;User:mona",
         "ssl.keystore.location": str(directory / "broker.pem"),
         "ssl.truststore.location": str(directory / "ca.pem"),
         "num.partitions": "1",
     }
-    named = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": USER,
-        "sasl.password": PASSWORD,
-        "ssl.truststore.location": str(directory / "ca.pem"),
-    }
+    for user, operations, resource in ACLS:
+        named = [word for operation in operations for word in ("--operation", operation)]
+        who = ("--principal", f"User:{user}", "--zookeeper", connect)
+        done = kdist("acls", "add", *who, *named, *resource)
+        assert done.returncode == 0, done.stderr
     try:
         broker.start()
-        yield Secured(broker, address, connect, named)
+        yield Secured(broker, address, connect, str(directory / "ca.pem"))
     finally:
         broker.end()
 
@@ -110,10 +150,10 @@ def read(secured: Secured, topic: str, count: int) -> list[bytes | None]:
 
 
 def mirror_of(secured: Secured, directory: Path, **changed: str) -> MirrorProcess:
-    """From the broker to itself."""
+    """From the broker to itself, as a user for either end."""
     flow = {"source": secured.address, "target": secured.address, "prefix": "copy.", "topics": "m"}
-    for end in ("source", "target"):
-        flow |= {f"{end}.{name}": text for name, text in secured.named.items()}
+    for end, user in (("source", "reader"), ("target", "writer")):
+        flow |= {f"{end}.{name}": text for name, text in secured.named(user).items()}
     flow |= {name.replace("_", "."): text for name, text in changed.items()}
     return MirrorProcess(directory, "m", {f"flow.f.{name}": text for name, text in flow.items()})
 
@@ -127,7 +167,7 @@ def test_a_mirror_reads_and_writes_as_a_user_over_tls(secured: Secured, tmp_path
         assert read(secured, "copy.m", len(values)) == values
         settled(lambda: (found := mirror.status_of(0)) is not None and found["lag_records"] == 0)
         assert mirror.stop() == 0
-    assert PASSWORD not in mirror.text
+    assert not [each for each in USERS if password_of(each) in mirror.text]
 
 
 @pytest.mark.parametrize("end", ["source", "target"])
@@ -144,37 +184,64 @@ def test_a_mirror_with_a_wrong_password_ends_in_a_sentence(
         assert "of nobody" not in done.stderr + done.stdout
 
 
-def test_an_agent_publishes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
-    with Admin(secured.address, **secured.keywords) as admin:
-        admin.create_topic("ops.host", partitions=1, replication_factor=1)
-    file = written(
-        tmp_path / "agent.properties",
-        {
-            "bootstrap.servers": secured.address,
-            "agent.interval.ms": "200",
-            "agent.canary.topic": "ops.canary",
-            "agent.metrics.file": str(tmp_path / "kdist.prom"),
-            **secured.named,
-        },
-    )
-    with subprocess.Popen(
-        [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)],
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as agent:
+@contextmanager
+def agent_of(secured: Secured, directory: Path, **changed: str) -> Iterator[Callable[[str], None]]:
+    """An agent, which ends in good order; with what waits until a counter of its has counted.
+
+    Its log is `agent.log` of the directory.
+    """
+    exported = directory / "kdist.prom"
+    settings = {
+        "bootstrap.servers": secured.address,
+        "agent.interval.ms": "200",
+        "agent.canary.topic": "ops.canary",
+        "agent.canary.interval.ms": "200",
+        "agent.metrics.file": str(exported),
+        **secured.named("agent"),
+        **{name.replace("_", "."): text for name, text in changed.items()},
+    }
+    file = written(directory / "agent.properties", settings)
+    command = [sys.executable, "-m", "kdist.cli", "agent", "--config", str(file)]
+    with (
+        (directory / "agent.log").open("wb") as log,
+        subprocess.Popen(command, stderr=log) as agent,
+    ):
+
+        def counted(name: str) -> bool:
+            text = exported.read_text() if exported.exists() else ""
+            return re.search(rf"^{re.escape(name)} [1-9]", text, re.MULTILINE) is not None
+
         try:
-            (value,) = read(secured, "ops.host", 1)[:1]
-            assert b'"host"' in (value or b"")
+            yield lambda name: settled(lambda: counted(name))
         finally:
             agent.terminate()
-        _, said = agent.communicate(timeout=60)
     assert agent.returncode == 0
-    assert "cannot be sent" not in said
+
+
+def test_an_agent_publishes_and_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
+    with Admin(secured.address, **secured.keywords) as admin:
+        admin.create_topic("ops.host", partitions=1, replication_factor=1)
+    with agent_of(secured, tmp_path) as until_counted:
+        (value,) = read(secured, "ops.host", 1)[:1]
+        assert b'"host"' in (value or b"")
+        until_counted('kdist_canary_seconds_count{broker="1"}')
+    assert "cannot be sent" not in (tmp_path / "agent.log").read_text()
+
+
+def test_an_agent_with_a_wrong_password_says_so_once_and_keeps_its_records(
+    secured: Secured, tmp_path: Path
+) -> None:
+    with agent_of(secured, tmp_path, sasl_password="of nobody") as until_counted:
+        until_counted("kdist_agent_failed_sends_total")
+        until_counted("kdist_agent_queued_records")
+    said = (tmp_path / "agent.log").read_text()
+    assert said.count("records cannot be sent: SASL_AUTHENTICATION_FAILED") == 1
+    assert "of nobody" not in said
 
 
 def test_a_gate_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> None:
     where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
-    file = written(tmp_path / "client.properties", secured.named)
+    file = written(tmp_path / "client.properties", secured.named("gate"))
     settled(lambda: _gate(*where, "--after", file).stdout == "yes   broker 1 is fully back\n")
     asked = _gate(*where, "--allow-single-replica", file)
     assert asked.returncode == 0, asked.stdout + asked.stderr
@@ -182,7 +249,7 @@ def test_a_gate_probes_as_a_user_over_tls(secured: Secured, tmp_path: Path) -> N
 
 def test_a_gate_with_a_wrong_password_cannot_tell(secured: Secured, tmp_path: Path) -> None:
     where = ("gate", "--broker", "1", "--zookeeper", secured.zookeeper)
-    file = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    file = written(tmp_path / "client", {**secured.named("gate"), "sasl.password": "of nobody"})
     for word in ("--after", "--allow-single-replica"):
         done = _gate(*where, word, file)
         assert done.returncode == 2
@@ -206,7 +273,7 @@ def test_spark_reads_and_loads_as_a_user_over_tls(
 ) -> None:
     values = [b'{"n": %d}' % number for number in range(10)]
     produce(secured, "loaded", values)
-    file = str(written(tmp_path / "client.properties", secured.named))
+    file = str(written(tmp_path / "client.properties", secured.named("load")))
     found = table(spark, secured.address, subscribe="loaded", securityFile=file)
     assert sorted(bytes(row.value) for row in found.collect()) == sorted(values)
     job = Job(secured.address, tmp_path / "load", spark)
@@ -217,7 +284,7 @@ def test_spark_reads_and_loads_as_a_user_over_tls(
 def test_a_load_with_a_wrong_password_fails_in_a_sentence(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
-    wrong = written(tmp_path / "client", {**secured.named, "sasl.password": "of nobody"})
+    wrong = written(tmp_path / "client", {**secured.named("load"), "sasl.password": "of nobody"})
     job = Job(secured.address, tmp_path / "load", spark)
     error = job.run("loaded", security_file=str(wrong)).error
     assert isinstance(error, ApiError)

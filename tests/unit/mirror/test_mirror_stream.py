@@ -434,10 +434,11 @@ async def test_a_target_that_lost_its_end_before_a_commit_is_filled_again(scene:
     await mirror.die()
 
 
-def test_a_commit_between_two_generations_of_the_group_is_retried(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [Error.REBALANCE_IN_PROGRESS, Error.SASL_AUTHENTICATION_FAILED])
+def test_a_commit_that_is_refused_between_two_generations_or_logins_is_retried(
+    error: Error, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, refused = Mirror.commit, [ApiError(Error.REBALANCE_IN_PROGRESS, "group g")]
+    commit, refused = Mirror.commit, [ApiError(error, "group g")]
 
     async def refuse_once(
         self: Mirror, offsets: Mapping[TopicPartition, OffsetAndMetadata]
