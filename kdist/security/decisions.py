@@ -33,11 +33,15 @@ class Asker(Protocol):
         ...
 
     def could(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
-        """As `may`, but it denies nothing: something is only left out, or another right will do."""
+        """As `may`, but it denies nothing: something is only left out."""
+        ...
+
+    def is_granted(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
+        """Whether it has this right, where another will do: a dry run grants none."""
         ...
 
     def may_any(self, operation: Operation, resource_type: ResourceType, /) -> bool:
-        """Whether there is a name of the type with which it may do this."""
+        """As `is_granted`, for some name of the type."""
         ...
 
     def topic_of(self, topic_id: Any, /) -> str | None:

@@ -108,7 +108,7 @@ def fetch(request: Any, version: int, asker: Asker) -> Decision:
 
 def offset_for_leader_epoch(request: Any, _version: int, asker: Asker) -> Decision:
     """A broker may ask for all topics."""
-    if asker.could(*ON_CLUSTER_ACTION, CLUSTER_NAME):
+    if asker.is_granted(*ON_CLUSTER_ACTION, CLUSTER_NAME):
         return ALLOWED
     kept, lost = sift(request.topics, lambda each: asker.may(_DESCRIBE, _TOPIC, each.topic))
     return split(
@@ -125,7 +125,7 @@ def init_producer_id(request: Any, version: int, asker: Asker) -> Decision:
     else:
         right = Right(Operation.IDEMPOTENT_WRITE, _CLUSTER)
         is_allowed = (
-            asker.could(*right, CLUSTER_NAME)
+            asker.is_granted(*right, CLUSTER_NAME)
             or asker.may_any(_WRITE, _TOPIC)
             or asker.may(*right, CLUSTER_NAME)  # notes the denial
         )
@@ -216,7 +216,7 @@ def create_topics(request: Any, _version: int, asker: Asker) -> Decision:
     """By a right to the cluster, or to the topic. Its settings are another right."""
     kept: list[NewTopic] = request.topics
     lost: list[NewTopic] = []
-    if not asker.could(_CREATE, _CLUSTER, CLUSTER_NAME):
+    if not asker.is_granted(_CREATE, _CLUSTER, CLUSTER_NAME):
         kept, lost = sift(request.topics, lambda each: asker.may(_CREATE, _TOPIC, each.name))
     refused = [_without_settings(refusals.new_topic(each, _T29), asker) for each in lost]
     decision = split(request, "topics", kept, "topics", refused)

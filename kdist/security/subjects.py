@@ -46,7 +46,10 @@ class Subject:
         return False
 
     def may_any(self, operation: Operation, resource_type: ResourceType, /) -> bool:
-        """Whether it may do this to some resource of the type; nothing is noted."""
+        """Whether it may do this to some resource of the type; nothing is noted.
+
+        A dry run grants nothing.
+        """
         return self.may(operation, resource_type, "")
 
     def topic_of(self, topic_id: uuid.UUID, /) -> str | None:
@@ -117,9 +120,8 @@ class LimitedSubject(Subject):
 
     def may_any(self, operation: Operation, resource_type: ResourceType, /) -> bool:
         """As of `Subject`."""
-        judge = self._judge
-        is_permitted = judge.table.permits_any(self.principal, self.host, operation, resource_type)
-        return is_permitted or judge.is_dry_run
+        table = self._judge.table
+        return table.permits_any(self.principal, self.host, operation, resource_type)
 
     def _is_permitted(self, question: Question) -> bool:
         table, known = self._judge.table, self._known

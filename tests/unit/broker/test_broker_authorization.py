@@ -23,6 +23,7 @@ from kdist.protocol.describe_groups import DescribeGroupsRequest
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.frame import RequestHeader, encode_request, encode_response
+from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.metadata import OMITTED, ON_TOPIC, MetadataRequest, MetadataTopic
 from kdist.protocol.offset_commit import (
@@ -418,7 +419,11 @@ async def test_a_dry_run_refuses_nothing_and_counts(cluster: Cluster) -> None:
     answer = await create(client, "clicks")
     assert answer.error_code == Error.NONE
     assert (await produce(client, "clicks", b"x")).error_code == Error.NONE
-    assert broker.measures.authorization["Write", "Topic"].denials == 1
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    assert (await client.send(request, 0)).error_code == Error.NONE
+    denials = {labels: each.denials for labels, each in broker.measures.authorization.items()}
+    assert denials["Create", "Topic"] == denials["Write", "Topic"] == 1
+    assert denials["IdempotentWrite", "Cluster"] == 1  # another right would have done
 
 
 class Denying:

@@ -112,6 +112,8 @@ class Asker:
     def could(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
         return (operation, resource_type) in self.granted or name in self.names
 
+    is_granted = could
+
     def may(self, operation: Operation, resource_type: ResourceType, name: str, /) -> bool:
         is_allowed = self.could(operation, resource_type, name)
         if not is_allowed:

@@ -96,7 +96,7 @@ def test_in_a_dry_run_everything_is_allowed_and_denials_are_noted() -> None:
     assert not judge.denied
     assert alice.may(Operation.WRITE, TOPIC, "a")
     assert alice.could(Operation.WRITE, TOPIC, "b")
-    assert alice.may_any(Operation.WRITE, TOPIC)
+    assert not alice.may_any(Operation.WRITE, TOPIC)  # whoever asks this notes the denial
     assert [question for _, question in judge.denied] == [(Operation.WRITE, TOPIC, "a")]
 
 
