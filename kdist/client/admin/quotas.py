@@ -18,10 +18,12 @@ from kdist.protocol.alter_client_quotas import (
     QuotaChange,
 )
 from kdist.protocol.describe_client_quotas import (
+    ANY,
     CLIENT_ID,
     USER,
     DescribeClientQuotasRequest,
     QuotaEntity,
+    QuotaFilter,
 )
 
 Quotas = dict[str, float]
@@ -41,8 +43,13 @@ class QuotaOwner(NamedTuple):
 
 async def describe_quotas(cluster: Cluster) -> dict[QuotaOwner, Quotas]:
     """All quotas that are set, by owner and name."""
+    return await _described(cluster, DescribeClientQuotasRequest(components=[], strict=False))
+
+
+async def _described(
+    cluster: Cluster, request: DescribeClientQuotasRequest
+) -> dict[QuotaOwner, Quotas]:
     await cluster.retried(cluster.metadata)
-    request = DescribeClientQuotasRequest(components=[], strict=False)
 
     async def ask() -> dict[QuotaOwner, Quotas]:
         answer = await (await cluster.any_client()).send(request)
@@ -60,11 +67,10 @@ async def describe_quotas(cluster: Cluster) -> dict[QuotaOwner, Quotas]:
 
 async def describe_client_quotas(cluster: Cluster) -> dict[str | None, Quotas]:
     """The quotas of client ids alone, by client id and name; the default's under None."""
-    found = await describe_quotas(cluster)
+    wanted = QuotaFilter(entity_type=CLIENT_ID, match_type=ANY, match=None)
+    found = await _described(cluster, DescribeClientQuotasRequest(components=[wanted], strict=True))
     return {
-        None if owner.client_id == EACH else owner.client_id: each
-        for owner, each in found.items()
-        if owner.user is None
+        None if owner.client_id == EACH else owner.client_id: each for owner, each in found.items()
     }
 
 
