@@ -89,3 +89,13 @@ async def test_what_was_not_done_costs_nothing(cluster: Cluster) -> None:
         found, pause_ms = await create(client, a=10)
         assert (found, pause_ms) == ({"a": THERE}, 0)
     assert await create(client, b=10) == ({"b": 0}, 0)
+
+
+async def test_a_refusal_forgives_nothing_that_is_owed(cluster: Cluster) -> None:
+    client = await limited(cluster)
+    # Each of these debts is beyond what a client can owe, and given back.
+    found, pause_ms = await create(client, 5, a=20, b=100_000, c=100_000)
+    assert found == {"a": 0, "b": Error.INVALID_PARTITIONS, "c": Error.INVALID_PARTITIONS}
+    assert 8_000 < pause_ms <= 9_000
+    found, pause_ms = await create(client, 7, d=1)
+    assert (found, pause_ms) == ({"d": 0}, pytest.approx(1000, abs=50))
