@@ -15,7 +15,7 @@ from kdist.cli.shared.confirming import confirm, yes_option
 from kdist.cli.shared.connecting import ask_cluster, ask_zookeeper
 from kdist.cli.shared.files import complete_files, readonly_files
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.show import printable
+from kdist.cli.shared.show import printable, show_error
 from kdist.cli.shared.table import Field, print_rows
 from kdist.errors import UserError
 
@@ -123,9 +123,15 @@ async def _in_zookeeper(keeper: ZooKeeper, work: Callable[[Send], Awaitable[T]])
 
 
 async def _described(send: Send) -> dict[str, Iterations]:
+    """All users; of those whose credentials cannot be read it says so."""
+    from kdist.client.admin.outcomes import SomeFailed
     from kdist.client.admin.users import description, read_described
 
-    found: dict[str, Iterations] = await send(description(None), read_described)
+    try:
+        found: dict[str, Iterations] = await send(description(None), read_described)
+    except SomeFailed as error:
+        click.echo(f"kdist: {show_error(error)}", err=True)
+        found = error.done
     return found
 
 
