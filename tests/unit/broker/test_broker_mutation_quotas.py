@@ -99,3 +99,12 @@ async def test_a_refusal_forgives_nothing_that_is_owed(cluster: Cluster) -> None
     assert 8_000 < pause_ms <= 9_000
     found, pause_ms = await create(client, 7, d=1)
     assert (found, pause_ms) == ({"d": 0}, pytest.approx(1000, abs=50))
+
+
+async def test_what_goes_on_after_the_answer_is_charged(cluster: Cluster) -> None:
+    client = await limited(cluster)
+    request = CreateTopicsRequest(topics=_new(a=21), timeout_ms=0)
+    answer: Any = await client.send(request, 7)
+    assert answer.topics[0].error_code == Error.REQUEST_TIMED_OUT
+    assert 9_000 < answer.throttle_time_ms <= 10_000
+    assert await create(await named(cluster, "other"), a=21) == ({"a": THERE}, 0)
