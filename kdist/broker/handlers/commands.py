@@ -231,7 +231,8 @@ class CommandsHandler:
         return CreatePartitionsResponse(results=list(results.values()))
 
     def _growth(self, name: str, count: int) -> int:
-        return max(0, count - (self._known_size(name) or count))
+        """All of them for a topic that this broker has not heard of: the controller may have."""
+        return max(0, count - self._known_size(name))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """INVALID_REQUEST for an election type that does not exist."""

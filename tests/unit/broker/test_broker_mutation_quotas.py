@@ -108,3 +108,20 @@ async def test_what_goes_on_after_the_answer_is_charged(cluster: Cluster) -> Non
     assert answer.topics[0].error_code == Error.REQUEST_TIMED_OUT
     assert 9_000 < answer.throttle_time_ms <= 10_000
     assert await create(await named(cluster, "other"), a=21) == ({"a": THERE}, 0)
+
+
+async def test_growth_of_a_topic_that_was_only_just_created_is_charged(cluster: Cluster) -> None:
+    client = await limited(cluster)
+    created = client.ask(CreateTopicsRequest(topics=_new(a=1), timeout_ms=0), 7)
+    grown = [GrownTopic(name="a", count=31, assignments=None)]
+    request = CreatePartitionsRequest(topics=grown, timeout_ms=5000, validate_only=False)
+    grown_at_once = client.ask(request, 3)
+    assert (await created).topics[0].error_code == Error.REQUEST_TIMED_OUT
+    answer: Any = await grown_at_once
+    assert answer.results[0].error_code == 0
+    assert answer.throttle_time_ms > 19_000
+    missing = [GrownTopic(name="b", count=50, assignments=None)]
+    request = CreatePartitionsRequest(topics=missing, timeout_ms=5000, validate_only=False)
+    answer = await (await named(cluster, "etl", 1)).send(request, 2)
+    assert answer.results[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.throttle_time_ms < 22_000
