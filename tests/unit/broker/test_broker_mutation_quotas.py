@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kdist.network.client import Client
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.delete_topics import DeleteTopicsRequest, TopicToDelete
+from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from tests.simulator.cluster import Cluster
 from tests.unit.broker.broker_quotas import named, set_
 
@@ -125,3 +127,26 @@ async def test_growth_of_a_topic_that_was_only_just_created_is_charged(cluster: 
     answer = await (await named(cluster, "etl", 1)).send(request, 2)
     assert answer.results[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
     assert answer.throttle_time_ms < 22_000
+
+
+async def test_topics_that_are_created_automatically_are_charged_once(cluster: Cluster) -> None:
+    await cluster.started(num_partitions="21")
+    await set_(await named(cluster, "admin"), "etl", **{MUTATION: 1.0})
+    client = await named(cluster, "etl")
+    request = MetadataRequest(topics=[MetadataTopic(name="a")], allow_auto_topic_creation=True)
+    first: Any = await client.send(request, 9)
+    assert first.topics[0].error_code == Error.LEADER_NOT_AVAILABLE
+    assert 9_000 < first.throttle_time_ms <= 10_000
+    again: Any = await client.send(request, 9)  # once the connection has paused
+    assert (again.topics[0].error_code, again.throttle_time_ms) == (0, 0)
+
+
+async def test_a_topic_that_cannot_be_created_automatically_costs_nothing(cluster: Cluster) -> None:
+    await cluster.started(num_partitions="11", default_replication_factor="2")
+    await set_(await named(cluster, "admin"), "etl", **{MUTATION: 0.001})
+    client = await named(cluster, "etl")
+    request = MetadataRequest(topics=[MetadataTopic(name="a")], allow_auto_topic_creation=True)
+    for _ in range(3):
+        await client.send(request, 9)
+        await asyncio.sleep(1)
+    assert (await client.send(request, 9)).topics[0].error_code == Error.LEADER_NOT_AVAILABLE
