@@ -26,6 +26,8 @@ from kdist.security.subjects import Subject
 logger = logging.getLogger(__name__)
 
 ConnectClient = Callable[[str, int], Awaitable[Client]]
+Charge = Callable[[int], object]
+"""Charges so many partitions to who has asked for them."""
 
 _CREATION_MS = 30_000
 _ROUND_TRIP_MS = 5_000  # in addition to the controller's own timeout
@@ -129,15 +131,19 @@ class AutoCreation:
         self._metrics = metrics
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
-    def ask_for(self, name: str, may_create: bool) -> Error:
-        """The error to answer for an unknown topic with a valid name, which may be created now."""
+    def ask_for(self, name: str, may_create: bool, charge: Charge) -> Error:
+        """The error to answer for an unknown topic with a valid name, which may be created now.
+
+        Then its partitions are charged to who asks, and given back if it is not created: who asks
+        is never refused for them, as in Kafka, but pauses.
+        """
         if name == TRANSACTIONS_TOPIC:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         if not may_create or not self._config().broker.auto_create_topics_enable:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         if self._cache.collides(name):  # asking again would not help
             return Error.INVALID_TOPIC_EXCEPTION
-        self._begin(name)
+        self._begin(name, charge)
         return Error.LEADER_NOT_AVAILABLE
 
     def lacks_right(self, name: str, may_create: bool, subject: Subject) -> bool:
@@ -154,25 +160,32 @@ class AutoCreation:
 
     def create_offsets_topic(self) -> None:
         """Create `__consumer_offsets`, whether or not `auto.create.topics.enable` is on."""
-        self._begin(OFFSETS_TOPIC)
+        self._begin(OFFSETS_TOPIC, lambda _partitions: None)
 
     def cancel(self) -> None:
         """Stop waiting for creations; the controller may still carry them out."""
         for task in self._under_way.values():
             task.cancel()
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, charge: Charge) -> None:
         if name not in self._under_way:
-            task = asyncio.ensure_future(self._carry_out(_topic(name, self._config())))
+            config = self._config()
+            partitions = config.broker.num_partitions
+            charge(partitions)
+            task = asyncio.ensure_future(
+                self._carry_out(_topic(name, config), lambda: charge(-partitions))
+            )
             self._under_way[name] = task
 
-    async def _carry_out(self, new: NewTopic) -> None:
+    async def _carry_out(self, new: NewTopic, give_back: Callable[[], object]) -> None:
         try:
             error = await self._access.create(new, _CREATION_MS)
         except ApiError as failure:
             error = failure.error
         finally:
             del self._under_way[new.name]
+        if error not in (Error.NONE, Error.REQUEST_TIMED_OUT):
+            give_back()
         if error is Error.NONE:
             self._metrics.created_topics += 1
         elif error is not Error.TOPIC_ALREADY_EXISTS:  # expected if two brokers request it

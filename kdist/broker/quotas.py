@@ -88,13 +88,14 @@ class Budget:
     Owner: `Quotas`. Times are seconds of one monotonic clock.
     """
 
-    __slots__ = ("_burst_s", "_paid_s", "_rate")
+    __slots__ = ("_burst_s", "_forgiven_s", "_paid_s", "_rate")
 
     def __init__(self, rate: float, burst_s: float, now_s: float) -> None:
         assert rate > 0, "a quota is above 0"
         self._rate = rate
         self._burst_s = burst_s
         self._paid_s = now_s - burst_s
+        self._forgiven_s = 0.0  # since it last had credit
 
     @property
     def at_once(self) -> float:
@@ -102,10 +103,24 @@ class Budget:
         return self._rate * self._burst_s
 
     def use(self, amount: float, now_s: float) -> float:
-        """Use that much; returns for how many seconds the client has to pause now."""
-        paid_s = max(self._paid_s, now_s - self._burst_s) + amount / self._rate
-        self._paid_s = min(paid_s, now_s + _DEBT_S_MAX)
+        """Use that much; returns for how many seconds the client has to pause now.
+
+        Below 0, it is given back: first what was forgiven, which is not owed.
+        """
+        if self._paid_s <= now_s:
+            self._forgiven_s = 0.0
+        used_s = amount / self._rate
+        if used_s < 0:
+            used_s, self._forgiven_s = (
+                min(0.0, used_s + self._forgiven_s),
+                max(0.0, used_s + self._forgiven_s),
+            )
+        self._owe(max(self._paid_s, now_s - self._burst_s) + used_s, now_s)
         return self.debt_s(now_s)
+
+    def _owe(self, paid_s: float, now_s: float) -> None:
+        self._paid_s = min(paid_s, now_s + _DEBT_S_MAX)
+        self._forgiven_s += paid_s - self._paid_s
 
     def debt_s(self, now_s: float) -> float:
         """For how many seconds the client has to pause; 0 if it has credit."""
@@ -117,9 +132,10 @@ class Budget:
 
     def change_rate(self, rate: float, now_s: float) -> None:
         """Go on at another rate; what is owed stays owed."""
+        self._forgiven_s *= self._rate / rate
         debt_s = self.debt_s(now_s)
         if debt_s:
-            self._paid_s = min(now_s + debt_s * self._rate / rate, now_s + _DEBT_S_MAX)
+            self._owe(now_s + debt_s * self._rate / rate, now_s)
         self._rate = rate
 
 

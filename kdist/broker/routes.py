@@ -119,9 +119,7 @@ def _direct(to: Handlers) -> dict[str, DirectHandler]:
 
 def _waiting(to: Handlers) -> dict[str, WaitingHandler]:
     return {
-        "Metadata": lambda asked, call: to.metadata.answer(
-            asked, call.version, call.listener, call.connection.subject
-        ),
+        "Metadata": to.metadata.answer,
         "LeaderAndIsr": to.control.leader_and_isr,
         "StopReplica": to.control.stop_replica,
         "UpdateMetadata": to.control.update_metadata,

@@ -69,7 +69,7 @@ Limits = Mapping[str, float]
 
 CLIENTS, USERS = "clients", "users"  # the znodes below `/config`
 _ELSEWHERE = "connection_creation_rate"
-_CREDENTIAL = "SCRAM-"  # so begins what is stored beside a user's quotas
+CREDENTIAL = "SCRAM-"  # so begins what is stored beside a user's quotas
 _EPSILON = 1e-6  # as in Kafka: floating point comes over the wire
 _READS_AT_ONCE = 200
 
@@ -155,7 +155,7 @@ def usable(stored: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
     limits: dict[str, float] = {}
     faults: list[str] = []
     for name, text in stored.items():
-        if name.startswith(_CREDENTIAL):
+        if name.startswith(CREDENTIAL):
             continue
         try:
             value = float(read_text(require_row(name).kind, text))

@@ -15,7 +15,7 @@ from kdist.cli.shared.confirming import confirm, yes_option
 from kdist.cli.shared.connecting import ask_cluster, ask_zookeeper
 from kdist.cli.shared.files import complete_files, readonly_files
 from kdist.cli.shared.options import json_option, not_empty, say
-from kdist.cli.shared.show import printable
+from kdist.cli.shared.show import printable, show_error
 from kdist.cli.shared.table import Field, print_rows
 from kdist.errors import UserError
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT = "SCRAM-SHA-512"
+_ITERATIONS, _ITERATIONS_MAX = 4096, 16_384
 _STDIN = "-"
 
 name_argument = click.argument("name", metavar="NAME", callback=not_empty)
@@ -40,10 +41,9 @@ mechanism_option = click.option(
 )
 iterations_option = click.option(
     "--iterations",
-    type=click.IntRange(4096, 16_384),
-    default=4096,
-    show_default=True,
-    help="How often the password is hashed.",
+    type=click.IntRange(_ITERATIONS, _ITERATIONS_MAX),
+    help=f"How often the password is hashed; by default {_ITERATIONS} times, or as often as the one"
+    " before.",
 )
 password_option = click.option(
     "--password-file",
@@ -123,9 +123,15 @@ async def _in_zookeeper(keeper: ZooKeeper, work: Callable[[Send], Awaitable[T]])
 
 
 async def _described(send: Send) -> dict[str, Iterations]:
+    """All users; of those whose credentials cannot be read it says so."""
+    from kdist.client.admin.outcomes import SomeFailed
     from kdist.client.admin.users import description, read_described
 
-    found: dict[str, Iterations] = await send(description(None), read_described)
+    try:
+        found: dict[str, Iterations] = await send(description(None), read_described)
+    except SomeFailed as error:
+        click.echo(f"kdist: {show_error(error)}", err=True)
+        found = error.done
     return found
 
 
@@ -199,7 +205,7 @@ def list_them(zookeeper: str | None, clients: Clients, as_json: bool) -> None:
 def create(
     name: str,
     mechanisms: tuple[str, ...],
-    iterations: int,
+    iterations: int | None,
     password_file: str | None,
     zookeeper: str | None,
     clients: Clients,
@@ -216,7 +222,7 @@ def create(
       kdist users create broker --zookeeper zk1:2181 --password-file broker.password
     """
     password = read_password(password_file, name)
-    wanted = dict.fromkeys(mechanisms or (_DEFAULT,), iterations)
+    wanted = dict.fromkeys(mechanisms or (_DEFAULT,), iterations or _ITERATIONS)
 
     async def work(send: Send) -> None:
         if name in await _described(send):
@@ -239,7 +245,7 @@ def create(
 def passwd(
     name: str,
     mechanisms: tuple[str, ...],
-    iterations: int,
+    iterations: int | None,
     password_file: str | None,
     zookeeper: str | None,
     clients: Clients,
@@ -254,7 +260,10 @@ def passwd(
 
     async def work(send: Send) -> Iterations:
         has = await _credentials_of(send, name)
-        wanted = dict.fromkeys(mechanisms or has, iterations)
+        wanted = {
+            each: iterations or min(has.get(each, _ITERATIONS), _ITERATIONS_MAX)
+            for each in mechanisms or has
+        }
         await _set(send, name, password, wanted)
         return wanted
 

@@ -25,16 +25,25 @@ _OUTDATED = frozenset(  # the request was valid a moment before
         Error.REBALANCE_IN_PROGRESS,  # a commit came between two generations of the group
     )
 )
+_UNAUTHORIZED = frozenset(
+    (
+        Error.TOPIC_AUTHORIZATION_FAILED,
+        Error.GROUP_AUTHORIZATION_FAILED,
+        Error.CLUSTER_AUTHORIZATION_FAILED,
+    )
+)
+_PASSING = FROM_TARGET.union(_OUTDATED, _UNAUTHORIZED, REFUSALS)
 
 
 def may_pass(error: ApiError | NoBroker) -> bool:
     """Whether to retry. `CommitFailed` means only that the partition is being reassigned.
 
-    Who was let in before may be again: a token is renewed, a user's new password reaches all.
+    Who was let in before may be again: a token is renewed, a user's new password reaches all, an
+    ACL is replaced by another.
     """
     if isinstance(error, NoBroker | CommitFailed):
         return True
-    return error.error.retriable or error.error in FROM_TARGET.union(_OUTDATED, REFUSALS)
+    return error.error.retriable or error.error in _PASSING
 
 
 class Trouble:

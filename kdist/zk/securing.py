@@ -57,10 +57,11 @@ class Found(NamedTuple):
 
     @property
     def owners(self) -> list[str]:
-        """The identities that may do everything, without the hashes of their passwords."""
+        """The identities with rights of their own, without the hashes of their passwords."""
         return [
             f"{each.scheme}:{each.id.partition(':')[0] if each.scheme == 'digest' else each.id}"
-            for each in filter(_is_owner, self.acl or ())
+            for each in self.acl or ()
+            if each[:2] != WORLD
         ]
 
 

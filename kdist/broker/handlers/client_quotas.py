@@ -17,6 +17,7 @@ from functools import partial
 from kdist.broker.settings.stored import Overrides, StoredSettings, unanswered
 from kdist.broker.stored_quotas import (
     CLIENTS,
+    CREDENTIAL,
     USERS,
     Entity,
     read_all,
@@ -157,8 +158,8 @@ def _after(changes: Sequence[QuotaChange], before: Overrides) -> Overrides:
 
 
 def _check_removed(name: str, before: Overrides) -> None:
-    """What another program has stored can be removed, whatever it is."""
-    if name not in before:
+    """What another program has stored can be removed, but for a credential: that is no quota."""
+    if name not in before or name.startswith(CREDENTIAL):
         require_row(name)
 
 

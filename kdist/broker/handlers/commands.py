@@ -9,7 +9,8 @@ does not know whether it is the controller, requests wait, within their timeout.
 all partitions is answered for those that needed an election.
 
 Partitions that are created and deleted are charged to who asks (KIP-599): in the order of the
-request, before the controller is asked, and given back where it refuses.
+request, before the controller is asked, and given back where it refuses: not where it is still at
+it when the request's time is up.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ _FIRST_STRICT_VERSIONS = {
     delete_topics.API.key: 5,
     create_partitions.API.key: 3,
 }
+_CHARGED = (Error.NONE, Error.REQUEST_TIMED_OUT)
 
 T = TypeVar("T")
 
@@ -131,7 +133,7 @@ class CommandsHandler:
         found = []
         for (each, size), is_taken in zip(asked, taken, strict=True):
             outcome = next(outcomes) if is_taken else _exceeded(each)
-            if size and is_taken and outcome.error is not Error.NONE:
+            if size and is_taken and outcome.error not in _CHARGED:
                 call.take(-size, is_strict=False)
             found.append(outcome)
         return found
@@ -229,7 +231,8 @@ class CommandsHandler:
         return CreatePartitionsResponse(results=list(results.values()))
 
     def _growth(self, name: str, count: int) -> int:
-        return max(0, count - (self._known_size(name) or count))
+        """All of them for a topic that this broker has not heard of: the controller may have."""
+        return max(0, count - self._known_size(name))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """INVALID_REQUEST for an election type that does not exist."""

@@ -23,8 +23,11 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from functools import partial
+from typing import Protocol
 
 from kdist.broker.controller_access import AutoCreation
+from kdist.broker.handlers import Call, Charged
 from kdist.broker.handlers.init_producer_id import NO_TRANSACTIONS
 from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
 from kdist.errors import Error
@@ -64,12 +67,15 @@ from kdist.protocol.metadata import (
     MetadataTopicResult,
 )
 from kdist.protocol.update_metadata import UpdatedPartition
-from kdist.security.subjects import Subject
 
 _FIRST_VERSION_OF_IDS = 12
 _FIRST_VERSION_OF_LISTENER_NOT_FOUND = 6
 _FIRST_VERSION_OF_MANY_KEYS = 4  # of FindCoordinator
 _NOBODY = Broker(-1, "", -1)
+
+
+class Asking(Call, Charged, Protocol):
+    """A request by which topics may be created."""
 
 
 class MetadataHandler:
@@ -80,14 +86,12 @@ class MetadataHandler:
         self._creation = creation
         self._cluster_id = cluster_id
 
-    async def answer(
-        self, request: MetadataRequest, version: int, listener: str, subject: Subject
-    ) -> MetadataResponse:
-        """The metadata for a client on `listener`. It waits until this broker has some, since it
-        would take an empty answer for an empty cluster."""
+    async def answer(self, request: MetadataRequest, call: Asking) -> MetadataResponse:
+        """The metadata for a client. It waits until this broker has some, since it would take an
+        empty answer for an empty cluster."""
         cache = self._cache
         await cache.loaded.wait()
-        brokers = cache.brokers_on(listener)
+        brokers = cache.brokers_on(call.listener)
         reachable = {each.id for each in brokers}
         is_listed = cache.controller_id in reachable
         return MetadataResponse(
@@ -100,7 +104,7 @@ class MetadataHandler:
             cluster_authorized_operations=(
                 ON_CLUSTER if request.include_cluster_authorized_operations else OMITTED
             ),
-            topics=list(self._topics(request, version, reachable, subject)),
+            topics=list(self._topics(request, call, reachable)),
         )
 
     async def describe_cluster(
@@ -133,9 +137,9 @@ class MetadataHandler:
         )
 
     def _topics(
-        self, request: MetadataRequest, version: int, reachable: Set[int], subject: Subject
+        self, request: MetadataRequest, call: Asking, reachable: Set[int]
     ) -> Iterator[MetadataTopicResult]:
-        asked = request.topics
+        asked, version = request.topics, call.version
         if asked is None or (version == 0 and not asked):
             for name, known in self._cache.topics.items():
                 yield self._known(name, known, version, reachable, request)
@@ -144,15 +148,10 @@ class MetadataHandler:
                 yield _refused(Error.INVALID_REQUEST, each.name or "", each)
         else:
             for each in _once(asked):
-                yield self._topic(each, version, reachable, request, subject)
+                yield self._topic(each, call, reachable, request)
 
     def _topic(
-        self,
-        asked: MetadataTopic,
-        version: int,
-        reachable: Set[int],
-        request: MetadataRequest,
-        subject: Subject,
+        self, asked: MetadataTopic, call: Asking, reachable: Set[int], request: MetadataRequest
     ) -> MetadataTopicResult:
         name = asked.name
         if _is_by_id(asked):
@@ -162,13 +161,14 @@ class MetadataHandler:
         assert name is not None, "a request by id was handled above"
         known = self._cache.topics.get(name)
         if known is not None:
-            return self._known(name, known, version, reachable, request)
+            return self._known(name, known, call.version, reachable, request)
         may_create = request.allow_auto_topic_creation
-        if self._creation.lacks_right(name, may_create, subject):
+        if self._creation.lacks_right(name, may_create, call.connection.subject):
             return _refused(Error.TOPIC_AUTHORIZATION_FAILED, name, asked)
         if topic_name_fault(name):
             return _refused(Error.INVALID_TOPIC_EXCEPTION, name, asked)
-        error = self._creation.ask_for(name, may_create)
+        charge = partial(call.take, is_strict=False)
+        error = self._creation.ask_for(name, may_create, charge)
         return _refused(error, name, asked)
 
     def _known(

@@ -8,6 +8,7 @@ The exit status is
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -109,8 +110,9 @@ class Found(NamedTuple):
     metavar="FILE",
     callback=not_empty,
     shell_complete=complete_files,
-    help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there. Without"
-    " it the brokers are asked for min.insync.replicas.",
+    help="The broker's file: its id, its ZooKeeper, with the credentials for it, and"
+    " min.insync.replicas come from there. Without it the brokers are asked for"
+    " min.insync.replicas.",
 )
 @click.option(
     "--command-config",
@@ -317,7 +319,7 @@ def _subject(
 
         config = load_broker(read_settings_file(path), path)
         brokers = [config.broker.id] if not brokers and host is None else brokers
-        zookeeper = zookeeper or config.zookeeper.connect
+        zookeeper = zookeeper or os.path.abspath(path)
         min_isr = config.topic_defaults.min_insync_replicas
     if not brokers and host is None:
         raise UserError("which broker? give --broker ID, --host NAME or --config FILE")

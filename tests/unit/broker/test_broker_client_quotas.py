@@ -317,6 +317,19 @@ async def test_filters_find_users_and_their_clients(
     assert await entities(client, *filters, is_strict=False) == strictly | besides
 
 
+@pytest.mark.parametrize("is_trial", [False, True])
+async def test_whoever_may_alter_quotas_cannot_delete_a_credential(
+    cluster: Cluster, client: Client, /, is_trial: bool
+) -> None:
+    zk = cluster.zks[1]
+    stored = json.dumps({"version": 1, "config": {"SCRAM-SHA-256": "", PRODUCE: "7"}}).encode()
+    await zk.create("/config/users/alice", stored)
+    gone = (PRODUCE, "SCRAM-SHA-256")
+    result = await change(client, "alice", kind=USER, unset=gone, is_trial=is_trial)
+    assert result.error_code == Error.INVALID_REQUEST
+    assert (await zk.get("/config/users/alice")).data == stored
+
+
 async def test_quotas_of_users_are_stored_as_kafka_stores_them_beside_their_credentials(
     cluster: Cluster, client: Client, /
 ) -> None:

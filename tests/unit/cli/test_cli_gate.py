@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from kdist.cli.main import kdist
 from kdist.client import zookeeper_session
 from kdist.config.addresses import Listener
+from kdist.config.load import load_broker
 from kdist.errors import KdistError, UserError
 from kdist.ops import cluster_view
 from kdist.ops.gate import PartitionView
@@ -33,10 +34,14 @@ class Ensemble:
 
     def __init__(self) -> None:
         self.servers = MemoryEnsemble(SystemClock(), random.Random(1))
+        self.files: list[str] = []  # of brokers, by which it was asked
         asyncio.run(self._fill())
 
     @asynccontextmanager
     async def at(self, address: str) -> AsyncIterator[ZooKeeper]:
+        if address.startswith("/"):
+            self.files.append(address)
+            address = load_broker(Path(address).read_text(), address).zookeeper.connect
         servers, slash, path = address.partition("/")
         if servers != "zk":
             raise UserError(f"no ZooKeeper answers at {address}")
@@ -138,6 +143,16 @@ def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> 
     result = gate("--config", file, zookeeper="")
     assert result.exit_code == 1
     assert "clicks-0 would have 1 in-sync replica, and asks for 2" in result.stdout
+
+
+def test_the_brokers_file_gives_its_credentials_for_zookeeper_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ensemble: Ensemble
+) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("broker.id=2\nlog.dir=/data\nzookeeper.connect=zk\n")
+    monkeypatch.chdir(tmp_path)
+    assert gate("--config", file.name, zookeeper="").exit_code == 0
+    assert ensemble.files == [str(file)]
 
 
 def test_without_a_file_and_without_a_broker_to_ask_it_cannot_tell(

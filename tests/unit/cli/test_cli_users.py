@@ -66,6 +66,39 @@ def test_a_user_is_created_changed_listed_and_deleted(
     assert trusting.done("users", "list", *where) == "There are no users.\n"
 
 
+def test_a_new_password_is_hashed_as_often_as_the_one_before(trusting: CliCluster) -> None:
+    trusting.done("users", "create", "fred", *FROM_STDIN, "--iterations", "8192", text="x\n")
+    trusting.done(
+        *("users", "passwd", "fred", *FROM_STDIN, "--mechanism", SHA_256, "--mechanism", SHA_512),
+        text="y\n",
+    )
+    hashed = [("fred", SHA_256, 4096), ("fred", SHA_512, 8192)]
+    assert [each for each in listed(trusting) if each[0] == "fred"] == hashed
+    trusting.done("users", "passwd", "fred", *FROM_STDIN, "--iterations", "5000", text="z\n")
+    assert {each[2] for each in listed(trusting) if each[0] == "fred"} == {5000}
+    trusting.done("users", "delete", "fred", "--yes")
+
+
+def test_a_credential_that_cannot_be_read_keeps_nobody_from_the_other_users(
+    trusting: CliCluster,
+) -> None:
+    async def spoil() -> None:
+        async with zookeeper_session.zookeeper_at(ZOOKEEPER) as zk:
+            stored = {"version": 1, "config": {SHA_256: "hunter2"}}
+            path = "/config/users/ann"
+            await zk.create(path, json.dumps(stored).encode(), make_parents=True)
+
+    asyncio.run(spoil())
+    trusting.done("users", "create", "gus", *FROM_STDIN, *IN_ZOOKEEPER, text="x\n")
+    found = trusting.run("users", "list", *IN_ZOOKEEPER)
+    assert "gus" in found.stdout
+    assert found.stderr.startswith("kdist: user ann: what is stored is not")
+    trusting.done("users", "delete", "gus", "--yes", *IN_ZOOKEEPER)
+    words = ("--mechanism", SHA_256, *IN_ZOOKEEPER)
+    trusting.done("users", "create", "ann", *FROM_STDIN, *words, text="x\n")
+    trusting.done("users", "delete", "ann", "--yes", *words)
+
+
 def test_the_password_that_was_given_is_the_one_that_is_set(trusting: CliCluster) -> None:
     trusting.done("users", "create", "carol", *FROM_STDIN, text="correct horse \r\nignored\n")
     broker = trusting.brokers[0]

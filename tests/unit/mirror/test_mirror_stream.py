@@ -434,8 +434,15 @@ async def test_a_target_that_lost_its_end_before_a_commit_is_filled_again(scene:
     await mirror.die()
 
 
-@pytest.mark.parametrize("error", [Error.REBALANCE_IN_PROGRESS, Error.SASL_AUTHENTICATION_FAILED])
-def test_a_commit_that_is_refused_between_two_generations_or_logins_is_retried(
+@pytest.mark.parametrize(
+    "error",
+    [
+        Error.REBALANCE_IN_PROGRESS,
+        Error.SASL_AUTHENTICATION_FAILED,
+        Error.GROUP_AUTHORIZATION_FAILED,
+    ],
+)
+def test_a_commit_that_is_refused_between_two_generations_logins_or_acls_is_retried(
     error: Error, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, refused = Mirror.commit, [ApiError(error, "group g")]

@@ -116,6 +116,16 @@ async def test_a_dry_run_says_what_is_wrong_and_sets_nothing(ensemble: MemoryEns
     assert (done.changed, ensemble.tree.zxid) == (4, zxid)
 
 
+async def test_who_may_do_a_part_beside_the_owner_is_told(ensemble: MemoryEnsemble, /) -> None:
+    await made(ensemble)
+    zk = await client_of(ensemble)
+    await secured(zk)
+    other = AclEntry("digest", digest_id("other:password"), Permission.WRITE)
+    await zk.set_acl("/brokers", (OWN, AclEntry("world", "anyone", Permission.READ), other))
+    await zk.set_acl("/config/users", (OWN, other._replace(permissions=Permission.READ)))
+    assert (await secured(zk, is_dry=True)).owners == {"digest:broker": 8, "digest:other": 2}
+
+
 async def test_it_can_be_undone(ensemble: MemoryEnsemble, /) -> None:
     anybody, zk = await made(ensemble), await client_of(ensemble)
     await secured(zk)
