@@ -31,7 +31,7 @@ def shows(output: str, line: str) -> bool:
     """Whether a line of the output is as the page has it, where `…` is any text."""
     pattern = re.sub(r"\s+", " ", line.strip().replace("[", "[[]").replace("…", "*"))
     lines = (re.sub(r"\s+", " ", each.strip()) for each in output.splitlines())
-    return any(fnmatchcase(each, pattern) for each in lines)
+    return any(fnmatchcase(text, pattern) for each in lines for text in (each, f"{each} "))
 
 
 def environment(directory: Path, port: int) -> dict[str, str]:

@@ -22,10 +22,11 @@ TIMEOUT_S = 60
 def free_ports(count: int) -> int:
     """A port P such that all ports from P - 1 to P + count - 1 are free at this moment.
 
-    They are below the ephemeral range, so that no connection takes one before a run is restarted.
+    They are below the ephemeral range, so that no connection takes one before a run is restarted,
+    and apart from those of `zookeeper_server.free_port`.
     """
     while True:
-        first = random.randrange(15_000, 30_000)
+        first = random.randrange(10_100, 14_900)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first - 1, first + count):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))

@@ -18,7 +18,7 @@ from tests.integration.mirror_processes import (
 from tests.integration.zookeeper_server import free_port
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/mirror.md").read_text()
-(FILE,) = re.findall(r"```properties\n(.*?)```", GUIDE, re.DOTALL)
+FILE, _ = re.findall(r"```properties\n(.*?)```", GUIDE, re.DOTALL)
 COMMANDS = [
     line
     for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)

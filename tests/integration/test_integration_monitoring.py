@@ -35,6 +35,8 @@ RECORDED = [(rule["record"], rule["expr"]) for rule in rules() if "record" in ru
 
 ABSENT = {
     "kdist_mirror_refused",  # there for topics that the target refuses
+    *("kdist_acl_current", "kdist_acl_unreadable"),  # with ACLs
+    *("kdist_tls_authority_seconds", "kdist_tls_certificate_seconds", "kdist_tls_change_refused"),
     *("kdist_smart_answer_age_seconds", "kdist_smart_timeouts_total"),  # for disks with SMART
     *("node_bonding_active", "node_bonding_slaves", "node_systemd_unit_state"),
     *("node_edac_correctable_errors_total", "node_edac_uncorrectable_errors_total"),

@@ -44,16 +44,20 @@ PATIENT_SESSION_TIMEOUT_MS = 15_000  # where a session must not expire, however 
 SESSION_TIMEOUT_MS = 1_000  # kazoo's pings need some room
 CONNECTION_TIMEOUT_MS = 15_000
 
+WORKERS_MAX = 32
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
+
 _chroots = count(1)
 
 
 def free_port() -> int:
     """A port that is free at this moment.
 
-    It is below the ephemeral range, so that no connection takes it before a server is restarted.
+    It is below the ephemeral range, so that no connection takes it before a server is restarted,
+    and no other process of the tests is given it.
     """
     while True:
-        port = random.randrange(15_000, 30_000)
+        port = random.randrange(15_000 + WORKER, 30_000, WORKERS_MAX)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

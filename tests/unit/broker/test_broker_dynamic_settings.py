@@ -339,7 +339,12 @@ async def test_a_change_without_a_znode_for_brokers_settings_gets_an_error(
         ("max.connections", "0", Error.INVALID_CONFIG, "nobody else could connect"),
         ("max.connections", "1", Error.INVALID_CONFIG, "nobody else could connect"),
         ("max.connections.per.ip", "0", Error.INVALID_CONFIG, "must be an integer from 1 to"),
-        ("zookeeper.set.acl", "true", Error.INVALID_CONFIG, "zookeeper.set.acl cannot be set"),
+        (
+            "zookeeper.ssl.crl.enable",
+            "true",
+            Error.INVALID_CONFIG,
+            "zookeeper.ssl.crl.enable cannot be set",
+        ),
         ("log.cleaner.max.compaction.lag.ms", "4", Error.INVALID_CONFIG, "is above max.compaction"),
     ],
 )
